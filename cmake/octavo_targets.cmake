@@ -1,0 +1,33 @@
+# Functions that define targets with the project's flags.
+
+# Rounding is part of the contract: no fast-math, and a multiply is fused with an add only where the source says fma.
+set(OCTAVO_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+
+function(octavo_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra)
+  if(OCTAVO_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+endfunction()
+
+function(octavo_flags target)
+  target_compile_options(${target} PRIVATE ${OCTAVO_FLAGS})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/csrc)
+  octavo_warnings(${target})
+  if(OCTAVO_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${OCTAVO_SANITIZE} -fno-sanitize-recover=all -g)
+    target_link_options(${target} PUBLIC -fsanitize=${OCTAVO_SANITIZE})
+  endif()
+endfunction()
+
+# octavo_kernels(isa FLAGS …): all kernel sources, compiled for one instruction set.
+function(octavo_kernels isa)
+  cmake_parse_arguments(arg "" "" "FLAGS" ${ARGN})
+  set(target octavo_kernels_${isa})
+  add_library(${target} OBJECT ${OCTAVO_KERNEL_SOURCES})
+  string(TOUPPER ${isa} upper)
+  target_compile_definitions(${target} PRIVATE OCTAVO_ISA_${upper}=1 OCTAVO_ISA_NAMESPACE=isa_${isa})
+  target_compile_options(${target} PRIVATE ${arg_FLAGS})
+  octavo_flags(${target})
+  target_sources(octavo_core PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()

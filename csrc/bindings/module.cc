@@ -1,0 +1,28 @@
+// The table of contents of octavo.backends.native._native.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "runtime/cpu_budget.h"
+#include "runtime/cpu_features.h"
+
+namespace nb = nanobind;
+using namespace octavo;
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels of the native backend. Use octavo.backends.native instead.";
+
+  nb::class_<CpuBudget>(m, "CpuBudget")
+      .def_ro("cores_online", &CpuBudget::cores_online)
+      .def_ro("cores_affinity", &CpuBudget::cores_affinity)
+      .def_ro("quota_cores", &CpuBudget::quota_cores)
+      .def_ro("num_threads", &CpuBudget::num_threads)
+      .def_ro("reason", &CpuBudget::reason);
+  m.def("cpu_budget", &cpu_budget);
+  m.def("available_isas", [] {
+    std::vector<std::string> names;
+    for (Isa isa : available_isas()) names.emplace_back(isa_name(isa));
+    return names;
+  });
+  m.def("choose_isa", [] { return std::string(isa_name(choose_isa())); });
+}
