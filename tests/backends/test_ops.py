@@ -1,0 +1,26 @@
+"""Every op of the backends that need no extra, against the float32 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from octavo.backends.base import Backend
+from octavo.backends.reference import ReferenceBackend
+from octavo.backends.registry import create_backend
+from octavo.config import BackendConfig
+
+pytest.register_assert_rewrite("op_suite")
+
+from op_suite import *  # noqa: E402, F403
+
+BACKENDS: dict[str, Callable[[], Backend]] = {
+    "reference-bfloat16": lambda: ReferenceBackend("bfloat16"),
+    "native": lambda: create_backend(BackendConfig(backend="native")),
+}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return BACKENDS[request.param]()
