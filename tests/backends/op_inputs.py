@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from octavo.backends.base import Backend, Batch, HostTensor, SamplingBatch, TensorType
@@ -25,7 +27,7 @@ SCALE_OFFSETS: dict[TensorType, tuple[int, ...]] = {
 
 
 def random_tensor(rng: np.random.Generator, type: TensorType, rows: int, columns: int) -> HostTensor:
-    """A matrix of any type. Quantised blocks are random bytes, but for their scales: every code and sub-scale occurs."""
+    """A matrix of any type. Quantised blocks are random bytes, but for their scales, so every code occurs."""
     if not type.is_quantized:
         values = rng.normal(size=(rows, columns)).astype(np.float32)
         if type is TensorType.F32:
@@ -83,10 +85,7 @@ def make_batch(backend: Backend, requests: tuple[tuple[int, int], ...], tables: 
 
 def sampling_batch(num_rows: int, **features: object) -> SamplingBatch:
     """A batch in which no row uses anything, but for ``features``."""
-    unused = dict.fromkeys(
-        ("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        + ("history_starts", "history_token_ids", "history_counts", "bias_starts", "bias_token_ids", "bias_values")
-    )
+    unused = dict.fromkeys(field.name for field in dataclasses.fields(SamplingBatch) if field.name != "num_logprobs")
     defaults = {"temperature": np.ones(num_rows, np.float32), "uniform": np.zeros(num_rows, np.float32)}
     return SamplingBatch(**{**unused, **defaults, **features})  # type: ignore[arg-type]
 

@@ -1,7 +1,7 @@
 """The tests of the ops contract: each op on a backend and on the float32 reference, within the op's own tolerance.
 
-Not collected by itself: ``test_ops.py`` and ``tests/live/test_live_ops_torch.py`` import these tests and bring the fixture
-``backend``.
+Not collected by itself: ``test_ops.py`` and ``tests/live/test_live_ops_torch.py`` import these tests and bring the
+fixture ``backend``.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ def test_sample(backend: Backend, features: set[str], num_rows: int, vocabulary:
         actual = backend.sample(backend.from_host(logits), sampling)
         np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
         assert actual.token_ids.dtype == np.int32
-        assert actual.logprobs is None and actual.ranks is None and actual.logprob_token_ids is None
+        assert (actual.logprobs, actual.ranks, actual.logprob_token_ids) == (None, None, None)
 
 
 @pytest.mark.parametrize("num_logprobs", [0, 1, 20, 50])
@@ -349,5 +349,6 @@ def assert_same_logprobs(actual: SampleOutput, expected: SampleOutput) -> None:
     np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
     np.testing.assert_array_equal(actual.logprob_token_ids, expected.logprob_token_ids)
     np.testing.assert_array_equal(actual.ranks, expected.ranks)
-    assert actual.logprobs is not None and expected.logprobs is not None
+    assert actual.logprobs is not None
+    assert expected.logprobs is not None
     assert_close(actual.logprobs, expected.logprobs, 1e-5 * np.abs(expected.logprobs) + 2e-6)

@@ -11,7 +11,7 @@ from octavo.backends.reference.kv_cache import ReferenceKVCache
 def paged_attention(
     q: Float32, kv_cache: ReferenceKVCache, layer: int, batch: Batch, scale: float, sliding_window: int | None
 ) -> Float32:
-    """q [T, num_heads, head_dim] → [T, num_heads * head_dim]. See :meth:`octavo.backends.base.Backend.paged_attention`."""
+    """q [T, num_heads, head_dim] → [T, num_heads * head_dim]. ``octavo.backends.base`` has the details."""
     output = np.empty((q.shape[0], q.shape[1] * q.shape[2]), np.float32)
     for request in range(batch.num_requests):
         tokens = slice(batch.query_start_loc[request], batch.query_start_loc[request + 1])

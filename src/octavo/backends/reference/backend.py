@@ -1,5 +1,7 @@
 """The reference backend: the table of its ops, one file per family."""
 
+# ruff: noqa: D102 - the contract, octavo.backends.base, documents the methods
+
 from __future__ import annotations
 
 from collections.abc import Sequence

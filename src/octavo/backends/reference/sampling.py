@@ -72,8 +72,8 @@ def choose_token(raw_logits: Float32, sampling: SamplingBatch, row: int) -> int:
 def penalize(logits: Float32, sampling: SamplingBatch, row: int) -> Float32:
     """Apply the penalties to a copy of logits [V].
 
-    ``repetition_penalty`` (Keskar et al., 2019) divides the positive and multiplies the negative logits of all tokens so
-    far, the prompt's included; the other two subtract from generated tokens: once, and per occurrence.
+    ``repetition_penalty`` (Keskar et al., 2019) divides the positive and multiplies the negative logits of all tokens
+    so far, the prompt's included; the other two subtract from generated tokens: once, and per occurrence.
     """
     logits = logits.copy()
     if sampling.history_starts is None or sampling.history_token_ids is None or sampling.history_counts is None:

@@ -7,6 +7,7 @@ A group is one dense computation. Its index tensors are the same for every layer
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,7 @@ class AttentionPlan:
 def make_plan(batch: Batch, block_size: int, sliding_window: int | None) -> AttentionPlan:
     """Group the batch's requests. Waits for the device once, to read the lengths."""
     starts = batch.query_start_loc.tolist()
-    query_lens = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    query_lens = [end - start for start, end in itertools.pairwise(starts)]
     decodes = [request for request, query_len in enumerate(query_lens) if query_len == 1]
     prefills = [[request] for request, query_len in enumerate(query_lens) if query_len > 1]
     groups = [

@@ -122,7 +122,7 @@ def _filter(probabilities: torch.Tensor, sampling: SamplingBatch) -> torch.Tenso
 
 
 def _draw(probabilities: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The first token of each row, in id order, at which the cumulative sum exceeds its share ``uniform`` of the total."""
+    """The first token of each row, in id order, at which the cumulative sum exceeds ``uniform`` times the total."""
     cumulative = probabilities.cumsum(dim=-1)
     chosen = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]
     ids = torch.arange(probabilities.shape[-1], device=probabilities.device)
