@@ -71,6 +71,7 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
+        """Whether the most likely token is taken, without a draw."""
         return self.temperature < GREEDY_EPSILON
 
     @property

@@ -1,0 +1,35 @@
+"""The engine's loop: schedule, execute, update."""
+
+from __future__ import annotations
+
+from octavo.executor.interface import Executor
+from octavo.request import Request
+from octavo.scheduler.output import StepOutput
+from octavo.scheduler.scheduler import Scheduler
+
+
+class EngineCore:
+    """Requests in, tokens out; knows neither text nor arrays."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+
+    def add_request(self, request: Request) -> None:
+        """Take in a request. Raises :class:`~octavo.errors.RequestError` if it can never run."""
+        self.scheduler.add_request(request)
+
+    def finish_request(self, request_id: str, reason: str) -> Request | None:
+        """End a request from outside (its text met a stop string, its caller left). Between steps only."""
+        return self.scheduler.finish_request(request_id, reason)
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether another step has something to do."""
+        return self.scheduler.has_unfinished_requests
+
+    def step(self) -> StepOutput:
+        """Compute one step."""
+        scheduled = self.scheduler.schedule()
+        result = self.executor.submit(scheduled).result()
+        return self.scheduler.update(scheduled, result)

@@ -1,0 +1,43 @@
+"""Blocks that can be had: blank ones first, then cached ones in the order of the eviction policy."""
+
+from __future__ import annotations
+
+from octavo.kvcache.block import KVCacheBlock
+from octavo.kvcache.eviction import EvictionPolicy
+
+
+class FreeQueue:
+    """Every operation is O(1) (with the LRU policy), also taking a cached block out of the middle.
+
+    ::
+
+        pop ◄── blank, last freed first ◄── push_blank
+            ◄── cached, the policy's order ◄── push_cached, remove (a prefix hit)
+    """
+
+    def __init__(self, blocks: list[KVCacheBlock], policy: EvictionPolicy) -> None:
+        self.blank = blocks[::-1]
+        self.policy = policy
+
+    def __len__(self) -> int:
+        return len(self.blank) + len(self.policy)
+
+    def push_blank(self, block: KVCacheBlock) -> None:
+        """A block whose contents mean nothing; it will be the next one out."""
+        self.blank.append(block)
+
+    def push_cached(self, block: KVCacheBlock) -> None:
+        """A block that the prefix cache can still find."""
+        self.policy.add(block)
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Take a cached block out: somebody holds it again."""
+        self.policy.remove(block)
+
+    def pop_blank(self) -> KVCacheBlock | None:
+        """``None``: only cached ones are left, or nothing."""
+        return self.blank.pop() if self.blank else None
+
+    def pop_cached(self) -> KVCacheBlock:
+        """The cached block to evict; the caller takes it out of the prefix cache."""
+        return self.policy.evict()

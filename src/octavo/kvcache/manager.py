@@ -1,0 +1,316 @@
+"""The paged KV cache manager: block tables of all requests over one pool.
+
+A request's tokens and blocks, when it is admitted (block size 4, 14 tokens, the cache knows the first 10)::
+
+    tokens    t0 t1 t2 t3│t4 t5 t6 t7│t8 t9 t10 t11│t12 t13
+    prefix    ◄─ full blocks, shared ─►│copied│
+    blocks    [ cached  ] [ cached  ] [ own, copied in part ] [ own ]
+    compute                                   ◄── from num_cached_tokens ──►
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from octavo.kvcache import block_hash
+from octavo.kvcache.block import KVCacheBlock
+from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
+from octavo.kvcache.block_pool import BlockPool
+from octavo.kvcache.block_table import BlockTable
+from octavo.kvcache.eviction import EvictionPolicy
+from octavo.kvcache.prefix_cache import TOKEN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """What the prefix cache has of a prompt.
+
+    Attributes:
+        blocks: full blocks, to be shared.
+        partial: a block that begins with the next tokens, to be copied.
+        num_partial_tokens: how many of its tokens fit.
+        num_tokens: tokens that need not be computed.
+    """
+
+    blocks: list[KVCacheBlock]
+    partial: KVCacheBlock | None
+    num_partial_tokens: int
+    num_tokens: int
+
+
+NO_MATCH = PrefixMatch([], None, 0, 0)
+
+
+class PagedKVCacheManager:
+    """Gives each request exactly ``ceil(num_tokens / block_size)`` blocks, and shares equal prefixes.
+
+    Attributes:
+        block_pool: the blocks.
+        enable_prefix_caching: whether finished work is found again.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool = True,
+        policy: EvictionPolicy | None = None,
+    ) -> None:
+        self.block_pool = BlockPool(num_blocks, block_size, policy)
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self._tables: dict[str, BlockTable] = {}
+        self._updates: dict[str, list[tuple[int, list[int]]]] = {}  # by request: first index, block ids
+        self._copies: dict[KVCacheBlock, KVCacheBlock] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the pool."""
+        return self.block_pool.num_blocks
+
+    # ---- the lesson's four ---------------------------------------------------------------------------------
+
+    def can_allocate(self, num_tokens: int, request_id: str | None = None) -> bool:
+        """Whether ``num_tokens`` more tokens would fit, for a new request or for one that has blocks already."""
+        table = self._tables.get(request_id) if request_id is not None else None
+        return self._num_new_blocks(table, num_tokens) <= self.block_pool.get_num_free_blocks()
+
+    def allocate(self, request_id: str, num_tokens: int) -> BlockTable | None:
+        """Make room for ``num_tokens`` more tokens of a request; all or nothing.
+
+        ::
+
+            before   |■■■■|■■··|                 6 tokens, 2 blocks (block_size 4)
+            after    |■■■■|■■□□|□□□·|            allocate(…, 5): 11 tokens, 3 blocks
+
+        A last block that others share is copied first, for the new tokens are written into it.
+
+        Returns:
+            The request's block table, or ``None`` if the pool has too few blocks (nothing has changed then).
+        """
+        assert num_tokens >= 0, num_tokens
+        table = self._tables.get(request_id)
+        if self._num_new_blocks(table, num_tokens) > self.block_pool.get_num_free_blocks():
+            return None
+        if table is None:
+            table = self._tables[request_id] = BlockTable()
+        if num_tokens:
+            self._copy_shared_tail(request_id, table)
+        num_before = len(table)
+        self._grow(table, num_tokens)
+        if len(table) > num_before:
+            self._note_update(request_id, num_before, table[num_before:])
+        return table
+
+    def free(self, request_id: str) -> None:
+        """Give back all blocks of a request, the last first, so that the cache loses ends before beginnings."""
+        table = self._tables.pop(request_id)
+        self._updates.pop(request_id, None)
+        free_block = self.block_pool.free_block
+        for block in reversed(table.blocks):
+            source = self._copies.pop(block, None)
+            if source is not None:
+                free_block(source)
+            free_block(block)
+
+    def get_block_table(self, request_id: str) -> BlockTable:
+        """The block ids of a request. Raises ``KeyError`` if it has none."""
+        return self._tables[request_id]
+
+    def request_ids(self) -> list[str]:
+        """Who holds blocks."""
+        return list(self._tables)
+
+    # ---- sharing -------------------------------------------------------------------------------------------
+
+    def match_prefix(self, token_ids: array[int], namespace: Namespace = DEFAULT_NAMESPACE) -> PrefixMatch:
+        """The longest cached prefix of ``token_ids``; never all of them, for the last one's logits are wanted."""
+        root = self.block_pool.cache.find_root(namespace) if self.enable_prefix_caching else None
+        if root is None:
+            return NO_MATCH
+        size, step = self.block_size, self.block_size * TOKEN_BYTES
+        find, hash_block = self.block_pool.cache.find, block_hash.hash_block
+        limit = len(token_ids) - 1
+        data = token_ids[:limit].tobytes()
+        blocks: list[KVCacheBlock] = []
+        parent = root
+        for start in range(0, limit // size * step, step):
+            tokens = data[start : start + step]
+            block = find(parent, tokens, hash_block(parent.prefix_hash, tokens))
+            if block is None:
+                break
+            blocks.append(block)
+            parent = block
+        num_full = len(blocks) * size
+        rest = data[num_full * TOKEN_BYTES : (num_full + size) * TOKEN_BYTES]
+        partial, shared = self.block_pool.cache.find_longest(parent, rest)
+        return PrefixMatch(blocks, partial, shared, num_full + shared)
+
+    def admit(self, request_id: str, num_tokens: int, match: PrefixMatch, namespace: Namespace) -> int | None:
+        """Give a new request its blocks: the match's full blocks shared, its partial block copied, the rest blank.
+
+        Returns:
+            Tokens that need not be computed (fewer than matched if the partial block could not be kept for the copy),
+            or ``None`` if the pool has too few blocks (nothing has changed then).
+        """
+        assert request_id not in self._tables, request_id
+        pool = self.block_pool
+        num_new = -(-num_tokens // self.block_size) - len(match.blocks)
+        num_free = pool.get_num_free_blocks() - sum(block.ref_count == 0 for block in match.blocks)
+        if num_new > num_free:
+            return None
+        table = self._tables[request_id] = BlockTable(namespace)
+        for block in match.blocks:
+            pool.hold_block(block)
+            block.num_hits += 1
+        table.blocks.extend(match.blocks)
+        table.num_indexed = len(match.blocks)
+        table.num_tokens = len(match.blocks) * self.block_size
+        partial = match.partial
+        keep_partial = partial is not None and num_new + (partial.ref_count == 0) <= num_free
+        if partial is not None and keep_partial:
+            pool.hold_block(partial)
+            partial.num_hits += 1
+        self._grow(table, num_tokens - table.num_tokens)
+        if partial is not None and keep_partial:
+            self._copies[table.blocks[len(match.blocks)]] = partial
+            return match.num_tokens
+        return match.num_tokens - match.num_partial_tokens
+
+    def cache_blocks(self, request_id: str, token_ids: array[int], num_computed_tokens: int) -> None:
+        """Enter the request's computed full blocks into the prefix cache.
+
+        If an equal block is there already, the request takes that one into its table and gives its own back: equal
+        prefixes have equal contents, bit for bit, so nothing changes but the memory in use. Every cached block
+        therefore continues one that its holders hold, too.
+        """
+        table, pool, cache = self._tables[request_id], self.block_pool, self.block_pool.cache
+        table.num_tokens = max(table.num_tokens, num_computed_tokens)
+        if not self.enable_prefix_caching:
+            return
+        size = self.block_size
+        for index in range(table.num_indexed, num_computed_tokens // size):
+            parent = table.blocks[index - 1] if index else cache.root(table.namespace)
+            tokens = token_ids[index * size : (index + 1) * size].tobytes()
+            prefix_hash = block_hash.hash_block(parent.prefix_hash, tokens)
+            own, known = table.blocks[index], cache.find(parent, tokens, prefix_hash)
+            if known is None:
+                cache.insert(own, parent, tokens, prefix_hash, full=True)
+            else:
+                pool.hold_block(known)
+                table.blocks[index] = known
+                self._note_update(request_id, index, [known.block_id])
+                pool.free_block(own)
+            table.num_indexed = index + 1
+
+    def cache_tail(self, request_id: str, token_ids: array[int], num_computed_tokens: int) -> None:
+        """Before a request's blocks are freed: let others copy from its last, partly filled block, too."""
+        self.cache_blocks(request_id, token_ids, num_computed_tokens)
+        table, cache = self._tables[request_id], self.block_pool.cache
+        index, num_tail = divmod(num_computed_tokens, self.block_size)
+        if not self.enable_prefix_caching or num_tail == 0 or table.blocks[index].ref_count > 1:
+            return
+        parent = table.blocks[index - 1] if index else cache.root(table.namespace)
+        tokens = token_ids[index * self.block_size : num_computed_tokens].tobytes()
+        _, shared = cache.find_longest(parent, tokens)
+        if shared < num_tail:
+            cache.insert(table.blocks[index], parent, tokens, parent.prefix_hash, full=False)
+
+    def fork(self, request_id: str, child_id: str) -> BlockTable:
+        """A new request that shares every block of ``request_id``, also the last, partly filled one.
+
+        Whoever writes into a shared last block first copies it (:meth:`allocate`).
+        """
+        parent = self._tables[request_id]
+        assert child_id not in self._tables, child_id
+        child = self._tables[child_id] = BlockTable(parent.namespace)
+        for block in parent.blocks:
+            self.block_pool.hold_block(block)
+        child.blocks.extend(parent.blocks)
+        child.num_tokens = parent.num_tokens
+        child.num_indexed = parent.num_indexed
+        return child
+
+    def truncate(self, request_id: str, num_tokens: int) -> None:
+        """Give back the blocks past the first ``num_tokens`` tokens."""
+        table = self._tables[request_id]
+        assert num_tokens <= table.num_tokens, (num_tokens, table.num_tokens)
+        keep = -(-num_tokens // self.block_size)
+        for block in reversed(table.blocks[keep:]):
+            self.block_pool.free_block(block)
+        del table.blocks[keep:]
+        table.num_tokens = num_tokens
+        table.num_indexed = min(table.num_indexed, keep)
+
+    # ---- what the executor must be told ----------------------------------------------------------------------
+
+    def take_updates(self) -> list[tuple[str, int, list[int]]]:
+        """Changes of block tables since last asked: ``(request id, first index, block ids)``."""
+        if not self._updates:
+            return []
+        updates = [(request_id, *change) for request_id, changes in self._updates.items() for change in changes]
+        self._updates.clear()
+        return updates
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """Block copies, ``(source, target)``, to make before the next forward pass."""
+        if not self._copies:
+            return []
+        copies = [(source.block_id, target.block_id) for target, source in self._copies.items()]
+        for source in self._copies.values():
+            self.block_pool.free_block(source)
+        self._copies.clear()
+        return copies
+
+    # ---- health ----------------------------------------------------------------------------------------------
+
+    def check_integrity(self) -> None:
+        """Recount every reference from the block tables. O(num_blocks). Raises ``AssertionError`` with the numbers."""
+        references: dict[KVCacheBlock, int] = {}
+        for request_id, table in self._tables.items():
+            assert len(table.blocks) == -(-table.num_tokens // self.block_size), (request_id, table)
+            assert len(set(table.blocks)) == len(table.blocks), (request_id, table)
+            for index, block in enumerate(table.blocks):
+                references[block] = references.get(block, 0) + 1
+                if index < table.num_indexed:
+                    previous = table.blocks[index - 1] if index else self.block_pool.cache.find_root(table.namespace)
+                    assert block.parent is previous, (request_id, index, block)
+        for source in self._copies.values():
+            references[source] = references.get(source, 0) + 1
+        for block in self.block_pool.blocks:
+            assert block.ref_count == references.get(block, 0), (block, references.get(block, 0))
+        self.block_pool.check_integrity()
+
+    # ---- parts -----------------------------------------------------------------------------------------------
+
+    def _num_new_blocks(self, table: BlockTable | None, num_tokens: int) -> int:
+        if table is None:
+            return -(-num_tokens // self.block_size)
+        num_blocks = -(-(table.num_tokens + num_tokens) // self.block_size)
+        return num_blocks - len(table.blocks) + (num_tokens > 0 and self._has_shared_tail(table))
+
+    def _has_shared_tail(self, table: BlockTable) -> bool:
+        return table.num_tokens % self.block_size != 0 and table.blocks[-1].ref_count > 1
+
+    def _copy_shared_tail(self, request_id: str, table: BlockTable) -> None:
+        if not self._has_shared_tail(table):
+            return
+        shared, own = table.blocks[-1], self.block_pool.allocate_block()
+        assert own is not None
+        self._copies[own] = shared  # the request's reference passes to the pending copy
+        table.blocks[-1] = own
+        self._note_update(request_id, len(table.blocks) - 1, [own.block_id])
+
+    def _grow(self, table: BlockTable, num_tokens: int) -> None:
+        """Append blank blocks for ``num_tokens`` more tokens; the caller has checked that there are enough."""
+        table.num_tokens += num_tokens
+        allocate_block = self.block_pool.allocate_block
+        for _ in range(-(-table.num_tokens // self.block_size) - len(table.blocks)):
+            block = allocate_block()
+            assert block is not None
+            table.blocks.append(block)
+
+    def _note_update(self, request_id: str, index: int, block_ids: list[int]) -> None:
+        self._updates.setdefault(request_id, []).append((index, block_ids))

@@ -1,0 +1,127 @@
+"""A request as the scheduler sees it: tokens in, tokens out, and how far its KV has come."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from enum import Enum
+
+from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
+from octavo.sampling_params import SamplingParams
+
+
+class RequestStatus(Enum):
+    """Where a request stands. A preempted one waits again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Request:
+    """One sequence to complete.
+
+    The one rule: ``num_computed_tokens`` (whose KV is in the cache) chases ``num_tokens`` (prompt and output so far).
+    Prefill, decode, a prefix hit and recomputation after preemption are the same: a step computes some of the
+    difference, and when nothing is left, the next token is sampled.
+
+    Attributes:
+        token_ids: prompt and output, 32-bit.
+        seed: of the draws; never ``None`` here.
+        stop_ids: tokens that end the output.
+        priority: smaller runs sooner.
+        arrival: position in the order of arrival.
+        max_tokens: of prompt and output together; set when the scheduler accepts the request.
+        slot: row of the executor's state; -1 unless running.
+        attention_at: number of tokens at which the scheduler next has to do more than append one.
+        finish_reason: ``stop``, ``length`` or ``abort``.
+        stop_token_id: the token among ``stop_ids`` that ended the output.
+        num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted; -1 before that.
+        num_preemptions, num_recomputed_tokens, max_blocks: see :class:`octavo.outputs.RequestMetrics`.
+        first_scheduled_s: when it first ran, seconds on the engine's clock.
+    """
+
+    __slots__ = (
+        "arrival",
+        "arrival_s",
+        "attention_at",
+        "finish_reason",
+        "first_scheduled_s",
+        "max_blocks",
+        "max_tokens",
+        "namespace",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_recomputed_tokens",
+        "params",
+        "priority",
+        "request_id",
+        "seed",
+        "slot",
+        "status",
+        "stop_ids",
+        "stop_token_id",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Iterable[int],
+        params: SamplingParams,
+        *,
+        eos_token_ids: Iterable[int] = (),
+        seed: int = 0,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        priority: int = 0,
+        arrival_s: float = 0.0,
+    ) -> None:
+        self.request_id = request_id
+        self.token_ids = array("i", prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.params = params
+        self.seed = seed
+        self.stop_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            self.stop_ids |= frozenset(eos_token_ids)
+        self.namespace = namespace
+        self.priority = priority
+        self.arrival = 0
+        self.arrival_s = arrival_s
+        self.status = RequestStatus.WAITING
+        self.num_computed_tokens = 0
+        self.max_tokens = 0
+        self.slot = -1
+        self.attention_at = 0
+        self.finish_reason: str | None = None
+        self.stop_token_id: int | None = None
+        self.num_cached_tokens = -1
+        self.num_preemptions = 0
+        self.num_recomputed_tokens = 0
+        self.max_blocks = 0
+        self.first_scheduled_s: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """The generated tokens."""
+        return self.token_ids[self.num_prompt_tokens :].tolist()
+
+    @property
+    def reuses_prefix(self) -> bool:
+        """Log probabilities of the prompt need every prompt token computed."""
+        return self.params.prompt_logprobs is None
+
+    def __repr__(self) -> str:
+        return f"Request({self.request_id}, {self.num_computed_tokens}/{self.num_tokens}, {self.status.value})"

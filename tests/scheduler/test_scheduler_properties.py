@@ -1,0 +1,117 @@
+"""Random lives of many requests over tiny pools: the accounts balance after every step, and no answer changes."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.checking_executor import CheckingExecutor, solo_answer
+
+from octavo.config import SchedulerConfig
+from octavo.engine.core import EngineCore
+from octavo.errors import RequestTooLargeError
+from octavo.kvcache.block_hash import Namespace
+from octavo.kvcache.manager import PagedKVCacheManager
+from octavo.request import Request, RequestStatus
+from octavo.sampling_params import SamplingParams
+from octavo.scheduler.scheduler import Scheduler
+
+PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=40)
+"""Three tokens only, so that prefixes meet by chance."""
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Requests come and go at any moment; the engine steps."""
+
+    @initialize(
+        num_blocks=st.integers(2, 64),
+        block_size=st.sampled_from([1, 4, 16]),
+        max_num_seqs=st.integers(1, 6),
+        budget=st.integers(6, 24),
+        caching=st.booleans(),
+    )
+    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, caching: bool) -> None:
+        self.manager = PagedKVCacheManager(num_blocks, block_size, enable_prefix_caching=caching)
+        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
+        self.scheduler = Scheduler(config, self.manager, max_model_len=200)
+        self.core = EngineCore(self.scheduler, CheckingExecutor(num_blocks, block_size))
+        self.requests: list[Request] = []
+
+    @rule(
+        prompt=PROMPTS,
+        max_tokens=st.integers(1, 30),
+        priority=st.integers(-1, 1),
+        salt=st.sampled_from([None, None, "a"]),
+        stop_id=st.integers(0, 200),
+    )
+    def add(self, prompt: list[int], max_tokens: int, priority: int, salt: str | None, stop_id: int) -> None:
+        request = Request(
+            f"r{len(self.requests)}",
+            prompt,
+            SamplingParams(temperature=0, max_tokens=max_tokens, stop_token_ids=[stop_id]),
+            priority=priority,
+            namespace=Namespace(salt=salt),
+            seed=stop_id % 3,
+        )
+        capacity = self.manager.num_blocks * self.manager.block_size
+        try:
+            self.core.add_request(request)
+        except RequestTooLargeError:
+            assert len(prompt) + 1 > min(capacity, 200)
+        else:
+            assert len(prompt) + 1 <= min(capacity, 200)
+            self.requests.append(request)
+
+    @precondition(lambda self: self.core.has_unfinished_requests)
+    @rule()
+    def step(self) -> None:
+        scheduled = self.scheduler.schedule()
+        assert scheduled.num_tokens <= self.scheduler.config.max_num_batched_tokens
+        assert scheduled.num_tokens > 0, "something waits and nothing runs"
+        self.scheduler.update(scheduled, self.core.executor.submit(scheduled).result())
+
+    @precondition(lambda self: self.core.has_unfinished_requests)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        alive = [request for request in self.requests if request.status is not RequestStatus.FINISHED]
+        victim = data.draw(st.sampled_from(alive))
+        self.core.finish_request(victim.request_id, "abort")
+        assert victim.finish_reason == "abort"
+
+    @invariant()
+    def accounts_balance(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        self.scheduler.check_integrity()
+        pool = self.manager.block_pool
+        blank, cached = len(pool.free_queue.blank), pool.get_num_cached_blocks()
+        assert blank + cached + pool.num_held == pool.num_blocks
+        for request in self.requests:
+            if request.status is not RequestStatus.RUNNING:
+                assert request.request_id not in self.manager.request_ids()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        for _ in range(5000):
+            if not self.core.has_unfinished_requests:
+                break
+            self.step()
+        assert not self.core.has_unfinished_requests, "a request hangs"
+        self.accounts_balance()
+        assert self.manager.block_pool.get_num_free_blocks() == self.manager.num_blocks
+        for request in self.requests:
+            answer = solo_answer(request)
+            if request.finish_reason == "abort":
+                assert request.output_token_ids == answer[: request.num_output_tokens]
+            else:
+                assert request.output_token_ids == answer, request
+
+
+EngineMachine.TestCase.settings = settings(
+    max_examples=200,
+    stateful_step_count=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestEngineMachine = EngineMachine.TestCase
