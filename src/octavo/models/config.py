@@ -36,6 +36,8 @@ CAUSAL_LM_CLASSES = {
 
 MAX_LAYERS = 4096
 MAX_VOCAB_SIZE = 1 << 24
+MIN_SCALE = 1e-6
+"""Numbers that scale rotary frequencies are greater, so that no frequency overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +313,7 @@ def _hugging_face_rope(fields: ConfigFields, head_dim: int, max_position_embeddi
 
     scaling: RopeScaling | None = None
     if kind != "default":
-        factor = rope.number("factor", above=0)
+        factor = rope.number("factor", above=MIN_SCALE)
         original = rope.count(
             "original_max_position_embeddings",
             fields.count("original_max_position_embeddings", max_position_embeddings),
@@ -319,7 +321,7 @@ def _hugging_face_rope(fields: ConfigFields, head_dim: int, max_position_embeddi
     if kind == "linear":
         scaling = LinearScaling(factor)
     elif kind == "llama3":
-        low, high = rope.number("low_freq_factor", above=0), rope.number("high_freq_factor", above=0)
+        low, high = (rope.number(f"{end}_freq_factor", above=MIN_SCALE) for end in ("low", "high"))
         if high <= low:
             rope.wrong("high_freq_factor", f"must be above low_freq_factor ({low:g}), not {high:g}")
         scaling = Llama3Scaling(factor, low, high, original)
@@ -327,9 +329,11 @@ def _hugging_face_rope(fields: ConfigFields, head_dim: int, max_position_embeddi
         scaling = YarnScaling(
             factor,
             original,
-            attention_factor=rope.number("attention_factor", YarnScaling.default_attention_factor(factor), above=0),
-            beta_fast=rope.number("beta_fast", 32.0, above=0),
-            beta_slow=rope.number("beta_slow", 1.0, above=0),
+            attention_factor=rope.number(
+                "attention_factor", YarnScaling.default_attention_factor(factor), above=MIN_SCALE
+            ),
+            beta_fast=rope.number("beta_fast", 32.0, above=MIN_SCALE),
+            beta_slow=rope.number("beta_slow", 1.0, above=MIN_SCALE),
         )
     return RopeConfig(theta, head_dim, scaling)
 
@@ -391,9 +395,9 @@ def _gguf_rope(fields: ConfigFields, head_dim: int, tensors: Mapping[str, HostTe
     kind = fields.text("rope.scaling.type", "none" if fields.get("rope.scaling.factor") is None else "linear")
     scaling: RopeScaling | None = None
     if kind == "linear":
-        scaling = LinearScaling(fields.number("rope.scaling.factor", above=0))
+        scaling = LinearScaling(fields.number("rope.scaling.factor", above=MIN_SCALE))
     elif kind == "yarn":
-        factor = fields.number("rope.scaling.factor", above=0)
+        factor = fields.number("rope.scaling.factor", above=MIN_SCALE)
         original = fields.count("rope.scaling.original_context_length", fields.count("context_length"))
         scaling = YarnScaling(factor, original, YarnScaling.default_attention_factor(factor))
     elif kind != "none":
@@ -410,6 +414,6 @@ def _rope_factors(tensor: HostTensor, head_dim: int, path: Path) -> tuple[float,
         problem = f"must be {head_dim // 2} plain numbers, not {tensor.type.label} {list(tensor.shape)}"
         raise ModelFileError(path, tensor.name, problem)
     factors = tuple(map(float, tensor.dequantize()))
-    if not all(math.isfinite(factor) and factor > 0 for factor in factors):
+    if not all(math.isfinite(factor) and factor > MIN_SCALE for factor in factors):
         raise ModelFileError(path, tensor.name, "every factor must be a positive number")
     return factors

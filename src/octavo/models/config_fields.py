@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +55,7 @@ class ConfigFields:
         value = self._required(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.wrong(name, f"must be a number, not {shown(value)}")
-        if not (math.isfinite(value) and above < value <= limit):
+        if not above < value <= limit:  # nor is nan
             self.wrong(name, f"must be above {above:g} and at most {limit:g}, not {shown(value)}")
         return float(value)
 

@@ -196,8 +196,8 @@ def _remove_abandoned(folder: Path) -> None:
 @contextlib.contextmanager
 def _progress() -> Iterator[Report]:
     """A bar on a terminal, else one line; on standard error."""
-    title = f"the default model ({FILE_NAME}, {FILE_BYTES / 1e6:.0f} MB)"
     if not sys.stderr.isatty():
+        title = f"the default model ({FILE_NAME}, {FILE_BYTES / 1e6:.0f} MB)"
         print(f"fetching {title}", file=sys.stderr, flush=True)
         yield lambda what, done, total: None
         return
@@ -207,5 +207,7 @@ def _progress() -> Iterator[Report]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"fetching {title}", total=None)
-        yield lambda what, done, total: bar.update(task, description=f"{what} {title}", completed=done, total=total)
+        task = bar.add_task("fetching", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=f"{what} the default model", completed=done, total=total
+        )

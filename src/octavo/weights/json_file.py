@@ -15,12 +15,11 @@ MAX_FILE_BYTES = 50_000_000
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file. Raises ``ModelFileError``."""
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ModelFileError(path, "size", f"is over {MAX_FILE_BYTES:,} bytes")
+        text = path.read_bytes()
     except OSError as error:
         raise ModelFileError(path, "file", f"cannot be read: {error.strerror or error}") from error
-    if len(text) > MAX_FILE_BYTES:
-        raise ModelFileError(path, "size", f"is over {MAX_FILE_BYTES:,} bytes")
     return parse_json(text, path, "JSON")
 
 
