@@ -89,3 +89,24 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     seed: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionDelta:
+    """What one sample of one request gained in a step.
+
+    Attributes:
+        text: text that became certain; may be empty while a character or a possible stop string is incomplete.
+        token_ids: new tokens, usually one.
+        logprobs: beside ``token_ids``, when asked for.
+        output: on the last delta of the whole request, everything that it produced.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    output: RequestOutput | None = None

@@ -165,6 +165,9 @@ class Backend(Protocol):
     def prepare_weight(self, tensors: Sequence[HostTensor]) -> Weight:
         """Pack matrices [N_i, K], stacked along N, for :meth:`linear` and :meth:`embedding`. Types may differ."""
 
+    def free_memory_bytes(self) -> int:
+        """Memory of the device that is free for a KV cache now."""
+
     def allocate_kv_cache(self, spec: KVCacheSpec) -> KVCache:
         """Take the pool's memory. Pages that were never written need not be resident."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.base import Batch, Float32, Int32, KVCacheSpec, SampleOutput, SamplingBatch
+from octavo.backends.host_memory import free_host_memory_bytes
 from octavo.backends.host_tensor import HostTensor
 from octavo.backends.reference import attention, linear, norm, rotary
 from octavo.backends.reference import kv_cache as memory
@@ -47,6 +48,10 @@ class ReferenceBackend:
 
     def prepare_weight(self, tensors: Sequence[HostTensor]) -> DenseWeight:
         return linear.prepare_weight(tensors)
+
+    def free_memory_bytes(self) -> int:
+        """Of the machine."""
+        return free_host_memory_bytes()
 
     def allocate_kv_cache(self, spec: KVCacheSpec) -> ReferenceKVCache:
         return memory.allocate_kv_cache(spec)

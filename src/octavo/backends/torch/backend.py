@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from octavo.backends.base import Batch, Int32, KVCacheSpec, SampleOutput, SamplingBatch
+from octavo.backends.host_memory import free_host_memory_bytes
 from octavo.backends.host_tensor import HostTensor
 from octavo.backends.torch import attention
 from octavo.backends.torch import kv_cache as memory
@@ -59,10 +60,16 @@ class TorchBackend:
     def prepare_weight(self, tensors: Sequence[HostTensor]) -> torch.Tensor:
         num_rows = sum(tensor.shape[0] for tensor in tensors)
         weight = torch.empty((num_rows, tensors[0].shape[1]), dtype=self.weight_dtype, device=self._device)
-        sections = weight.split([tensor.shape[0] for tensor in tensors])
+        sections = torch.split(weight, [tensor.shape[0] for tensor in tensors])
         for section, tensor in zip(sections, tensors, strict=True):
             section.copy_(torch.from_numpy(tensor.dequantize()))
         return weight
+
+    def free_memory_bytes(self) -> int:
+        """Of the GPU, or of the machine."""
+        if self._device.type == "cuda":
+            return int(torch.cuda.mem_get_info(self._device)[0])
+        return free_host_memory_bytes()
 
     def allocate_kv_cache(self, spec: KVCacheSpec) -> TorchKVCache:
         return memory.allocate_kv_cache(spec, self._device)
@@ -96,7 +103,7 @@ class TorchBackend:
         self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
     ) -> None:
         half = cos_sin.shape[-1] // 2
-        cos, sin = cos_sin[positions][:, None, :].split(half, dim=-1)  # [T, 1, half]: the same for all heads
+        cos, sin = cos_sin[positions][:, None, :].chunk(2, dim=-1)  # [T, 1, half]: the same for all heads
         for x in (q, k):
             first, second = x[..., :half].clone(), x[..., half : 2 * half].clone()
             x[..., :half] = first * cos - second * sin

@@ -1,0 +1,166 @@
+"""The offline interface: a list of prompts in, a list of outputs out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.engine.build import build_engine
+from octavo.engine.input_processor import Prompt
+from octavo.errors import RequestError
+from octavo.outputs import CompletionDelta, RequestOutput
+from octavo.sampling_params import SamplingParams
+
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A model, ready to answer.
+
+    >>> llm = LLM("default")
+    >>> llm.chat([{"role": "user", "content": "What is the capital of France?"}])[0].outputs[0].text
+
+    Args:
+        model: ``default``, a path to a ``.gguf``, a path to a Hugging Face folder, or ``org/name`` on the Hub.
+        keywords: the fields of :class:`octavo.config.CacheConfig`, ``SchedulerConfig`` and ``BackendConfig``.
+            An unknown keyword is an error.
+    """
+
+    def __init__(self, model: str = "default", **keywords: Any) -> None:
+        built = build_engine(EngineConfig.from_keywords(model, **keywords))
+        self.engine = built.engine
+        self.config = built.config
+        self.model_config = built.model_config
+        self.max_model_len = built.max_model_len
+        self.kv_cache_spec = built.kv_cache_spec
+        self.tokenizer = built.engine.tokenizer
+        self._numbers = count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        use_progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts, all at once, in the order given.
+
+        Args:
+            prompts: text or token ids; one or many.
+            params: for all, or one for each; the default is ``SamplingParams()``.
+            use_progress: show a progress bar; ``None``: for more than one prompt, on a terminal.
+
+        Raises:
+            RequestError: a prompt is wrong or can never fit; then none is run.
+        """
+        many = _as_list(prompts)
+        each = _params_of_each(params, len(many))
+        request_ids = self._add(many, each, cache_salt=cache_salt, priority=priority)
+        outputs: dict[str, RequestOutput] = {}
+        try:
+            with _progress(len(many), use_progress) as progress:
+                while len(outputs) < len(many):
+                    for delta in self.engine.step():
+                        if delta.output is not None:
+                            outputs[delta.request_id] = delta.output
+                            progress.advance()
+        finally:
+            self._abort(request_ids)
+        return [outputs[request_id] for request_id in request_ids]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **keywords: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many. ``keywords`` as in :meth:`generate`."""
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        return self.generate([self.chat_prompt(each) for each in conversations], params, **keywords)  # type: ignore[arg-type]
+
+    def chat_prompt(self, messages: Sequence[Message]) -> str:
+        """The prompt that the model's chat template makes of a conversation."""
+        return self.tokenizer.render_chat(messages)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+    ) -> Iterator[CompletionDelta]:
+        """Complete one prompt, delta by delta. The last delta of the last sample carries the whole output.
+
+        Closing the iterator early aborts the request.
+        """
+        (request_id,) = self._add([prompt], [params or SamplingParams()], cache_salt=cache_salt, priority=priority)
+        try:
+            output = None
+            while output is None:
+                for delta in self.engine.step():
+                    if delta.request_id == request_id:
+                        yield delta
+                        output = delta.output or output
+        finally:
+            self._abort([request_id])
+
+    def _add(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, cache_salt: str | None, priority: int
+    ) -> list[str]:
+        """Add all prompts, or none if one is refused."""
+        request_ids: list[str] = []
+        try:
+            for prompt, each in zip(prompts, params, strict=True):
+                request_id = str(next(self._numbers))
+                self.engine.add_request(request_id, prompt, each, cache_salt=cache_salt, priority=priority)
+                request_ids.append(request_id)
+        except RequestError as error:
+            self._abort(request_ids)
+            if len(prompts) > 1:
+                raise type(error)(f"prompt {len(request_ids)}: {error}") from error
+            raise
+        return request_ids
+
+    def _abort(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self.engine.abort_request(request_id)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if len(prompts) > 0 and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]  # the token ids of one prompt
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _params_of_each(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
+    if params is None:
+        params = SamplingParams()
+    if isinstance(params, SamplingParams):
+        return [params] * num_prompts
+    if len(params) != num_prompts:
+        raise RequestError(f"{len(params)} sampling parameters for {num_prompts} prompts; give one for all or one each")
+    return list(params)
+
+
+class _NoProgress:
+    def advance(self) -> None:
+        """Show nothing."""
+
+
+def _progress(num_prompts: int, use_progress: bool | None) -> AbstractContextManager[Any]:
+    if use_progress is None:
+        use_progress = num_prompts > 1 and sys.stderr.isatty()
+    if not use_progress:
+        return nullcontext(_NoProgress())
+    from octavo.engine.progress import PromptProgress
+
+    return PromptProgress(num_prompts)

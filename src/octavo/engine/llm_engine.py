@@ -1,0 +1,73 @@
+"""The engine with text on both ends: prompts in, deltas out, one step at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from octavo.engine.core import EngineCore
+from octavo.engine.input_processor import InputProcessor, Prompt
+from octavo.engine.output_processor import OutputProcessor
+from octavo.errors import RequestError
+from octavo.outputs import CompletionDelta
+from octavo.sampling_params import SamplingParams
+from octavo.tokenization.tokenizer import Tokenizer
+
+
+class LLMEngine:
+    """Not thread-safe: one caller adds, steps and aborts."""
+
+    def __init__(self, core: EngineCore, tokenizer: Tokenizer, input_processor: InputProcessor) -> None:
+        self.core = core
+        self.tokenizer = tokenizer
+        self.input_processor = input_processor
+        self._outputs = OutputProcessor(tokenizer)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        """Take in a prompt.
+
+        Raises:
+            RequestError: something about it is wrong, or it could never fit; nothing of it is kept.
+        """
+        if self._outputs.group(request_id) is not None:
+            raise RequestError(f"request id {request_id!r} is in use; choose another")
+        arrival_s = time.monotonic()
+        token_ids = self.input_processor.token_ids(prompt)
+        requests = self.input_processor.requests(
+            request_id, token_ids, params, arrival_s=arrival_s, priority=priority, cache_salt=cache_salt
+        )
+        for request in requests:  # samples of one prompt are alike: the core refuses the first, or none
+            self.core.add_request(request)
+        self._outputs.add(request_id, prompt if isinstance(prompt, str) else None, requests)
+
+    def abort_request(self, request_id: str) -> list[CompletionDelta]:
+        """End a request; its last deltas. Unknown and ended ids are ignored."""
+        group = self._outputs.group(request_id)
+        deltas = []
+        for sample in group.samples if group is not None else ():
+            if self.core.finish_request(sample.request.request_id, "abort") is not None:
+                delta = self._outputs.end(sample.request.request_id)
+                if delta is not None:
+                    deltas.append(delta)
+        return deltas
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether another step has something to do."""
+        return self.core.has_unfinished_requests
+
+    def step(self) -> Iterator[CompletionDelta]:
+        """Compute one step; what each sample gained. Exhaust the iterator before the next call."""
+        step = self.core.step()
+        for delta, request in zip(self._outputs.process(step), step.requests, strict=True):
+            if delta.finish_reason is not None and request.finish_reason is None:
+                self.core.finish_request(request.request_id, delta.finish_reason)
+            yield delta
