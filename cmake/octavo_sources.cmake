@@ -1,12 +1,46 @@
 # What is built from what.
 
-set(OCTAVO_KERNEL_SOURCES)
+# Once per instruction set, each in a namespace of its own.
+set(OCTAVO_KERNEL_SOURCES
+    csrc/kernels/activations.cc
+    csrc/kernels/attention.cc
+    csrc/kernels/elementwise.cc
+    csrc/kernels/matmul.cc
+    csrc/kernels/softmax.cc
+    csrc/kernels/table.cc)
 
-set(OCTAVO_BINDING_SOURCES csrc/bindings/module.cc)
+# Once, for any machine.
+set(OCTAVO_CORE_SOURCES
+    csrc/kernels/dispatch.cc
+    csrc/ops/attention.cc
+    csrc/ops/block_formats.cc
+    csrc/ops/kv_cache.cc
+    csrc/ops/linear.cc
+    csrc/ops/sampling.cc
+    csrc/ops/weight.cc
+    csrc/runtime/cpu_budget.cc
+    csrc/runtime/cpu_features.cc
+    csrc/runtime/pages.cc
+    csrc/runtime/thread_pool.cc)
+
+set(OCTAVO_BINDING_SOURCES
+    csrc/bindings/machine.cc
+    csrc/bindings/memory.cc
+    csrc/bindings/module.cc
+    csrc/bindings/ops.cc
+    csrc/bindings/sampling.cc)
 
 set(OCTAVO_TEST_SOURCES tests/cpp/main.cc)
 
 find_package(Threads REQUIRED)
-add_library(octavo_core STATIC csrc/runtime/cpu_budget.cc csrc/runtime/cpu_features.cc)
+add_library(octavo_core STATIC ${OCTAVO_CORE_SOURCES})
 target_link_libraries(octavo_core PUBLIC Threads::Threads)
 octavo_flags(octavo_core)
+
+octavo_kernels(scalar)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
+  octavo_kernels(avx2 FLAGS -mavx2 -mfma -mf16c)
+  octavo_kernels(avx512 FLAGS ${avx512})
+  octavo_kernels(amx FLAGS ${avx512} -mamx-tile -mamx-bf16)
+endif()

@@ -29,5 +29,7 @@ function(octavo_kernels isa)
   target_compile_definitions(${target} PRIVATE OCTAVO_ISA_${upper}=1 OCTAVO_ISA_NAMESPACE=isa_${isa})
   target_compile_options(${target} PRIVATE ${arg_FLAGS})
   octavo_flags(${target})
+  # GCC 12's own intrinsics start from a deliberately uninitialised register.
+  target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-uninitialized)
   target_sources(octavo_core PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()

@@ -1,10 +1,10 @@
 // The table of contents of octavo.backends.native._native.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
-#include "runtime/cpu_budget.h"
-#include "runtime/cpu_features.h"
+#include "bindings/bindings.h"
+#include "ops/runtime.h"
+#include "runtime/refusal.h"
 
 namespace nb = nanobind;
 using namespace octavo;
@@ -12,17 +12,21 @@ using namespace octavo;
 NB_MODULE(_native, m) {
   m.doc() = "Kernels of the native backend. Use octavo.backends.native instead.";
 
-  nb::class_<CpuBudget>(m, "CpuBudget")
-      .def_ro("cores_online", &CpuBudget::cores_online)
-      .def_ro("cores_affinity", &CpuBudget::cores_affinity)
-      .def_ro("quota_cores", &CpuBudget::quota_cores)
-      .def_ro("num_threads", &CpuBudget::num_threads)
-      .def_ro("reason", &CpuBudget::reason);
-  m.def("cpu_budget", &cpu_budget);
-  m.def("available_isas", [] {
-    std::vector<std::string> names;
-    for (Isa isa : available_isas()) names.emplace_back(isa_name(isa));
-    return names;
+  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Refusal& refusal) {
+      PyErr_SetString(nb::module_::import_("octavo.errors").attr("BackendError").ptr(), refusal.what());
+    }
   });
-  m.def("choose_isa", [] { return std::string(isa_name(choose_isa())); });
+
+  bind_machine(m);  // cpu_budget, available_isas, choose_isa
+  bind_memory(m);   // Weight, KVCache
+
+  auto runtime = nb::class_<Runtime>(m, "Runtime", "The kernels of one instruction set, and the threads that run them.");
+  runtime.def("__init__", [](Runtime* self, const std::string& isa, int num_threads) {
+    new (self) Runtime(require_isa(isa), num_threads);
+  }, nb::arg("isa"), nb::arg("num_threads"));
+  bind_ops(runtime);       // linear, embedding, rms_norm, …, paged_attention
+  bind_sampling(runtime);  // sample, logprobs
 }

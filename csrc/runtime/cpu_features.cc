@@ -1,7 +1,8 @@
 #include "runtime/cpu_features.h"
 
 #include <cstdlib>
-#include <stdexcept>
+
+#include "runtime/refusal.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -82,10 +83,10 @@ Isa require_isa(const std::string& name) {
   for (Isa isa : available_isas()) have += std::string(have.empty() ? "" : ", ") + isa_name(isa);
   for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (name == isa_name(isa)) {
-      throw std::invalid_argument("OCTAVO_ISA=" + name + ": this machine lacks that instruction set; it has " + have);
+      throw Refusal("OCTAVO_ISA=" + name + ": this machine lacks that instruction set; it has " + have);
     }
   }
-  throw std::invalid_argument("OCTAVO_ISA=" + name + " is unknown; this machine has " + have);
+  throw Refusal("OCTAVO_ISA=" + name + " is unknown; this machine has " + have);
 }
 
 Isa choose_isa() {

@@ -14,7 +14,7 @@ const char* isa_name(Isa isa);
 // All that the processor, the operating system and (for AMX) the kernel's permission allow, scalar first.
 const std::vector<Isa>& available_isas();
 
-// The isa of that name. Throws std::invalid_argument if the name is unknown or the machine lacks it.
+// The isa of that name. Throws Refusal if the name is unknown or the machine lacks it.
 Isa require_isa(const std::string& name);
 
 // The best one, or what the environment variable OCTAVO_ISA asks for (then it throws as require_isa does).

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from octavo.errors import BackendError
-
 __all__ = ["CpuPlan", "cpu_plan"]
 
 
@@ -36,14 +34,11 @@ class CpuPlan:
 
 
 def cpu_plan() -> CpuPlan:
-    """Look at the machine. Raises :class:`BackendError` if ``OCTAVO_ISA`` asks for what it does not have."""
+    """Look at the machine. Raises :class:`octavo.errors.BackendError` if ``OCTAVO_ISA`` asks for what it does not have."""
     from octavo.backends.native import _native
 
     budget = _native.cpu_budget()
-    try:
-        isa = _native.choose_isa()
-    except ValueError as error:
-        raise BackendError(str(error)) from error
+    isa = _native.choose_isa()
     forced = bool(os.environ.get("OCTAVO_ISA"))
     return CpuPlan(
         num_threads=budget.num_threads,

@@ -1,0 +1,10 @@
+// Matmul on packed matrices by fused multiply-adds, the definition of kernels/packed_matrix.h spelled out.
+#include "kernels/matmul_panel.h"
+
+namespace octavo::OCTAVO_ISA_NAMESPACE {
+
+void matmul(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a, const MatmulOutput& o) {
+  matmul_by_fma(w, first_panel, end_panel, a, o);
+}
+
+}  // namespace octavo::OCTAVO_ISA_NAMESPACE
