@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.base import Batch, Float32, Int32, KVCacheSpec, SampleOutput, SamplingBatch
+from octavo.backends.host_memory import free_host_memory_bytes
 from octavo.backends.host_tensor import HostTensor
 from octavo.backends.native import _native
 from octavo.backends.native.cpu_plan import CpuPlan, cpu_plan
@@ -53,6 +54,9 @@ class NativeBackend:
                 raise BackendError(f"{tensor.name}: a weight has two dimensions, not {list(tensor.shape)}")
         matrices = [(tensor.type.label, *tensor.shape, tensor.data) for tensor in tensors]
         return _native.Weight(self._runtime, matrices)
+
+    def free_memory_bytes(self) -> int:
+        return free_host_memory_bytes()
 
     def allocate_kv_cache(self, spec: KVCacheSpec) -> _native.KVCache:
         return _native.KVCache(
