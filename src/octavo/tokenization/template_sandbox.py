@@ -37,43 +37,12 @@ MAX_RANGE = 100_000
 MAX_NUMBER_BITS = 4096
 MAX_INDENT = 16
 
-_STRING_METHODS = frozenset(
-    {
-        "capitalize",
-        "count",
-        "endswith",
-        "find",
-        "index",
-        "isalnum",
-        "isalpha",
-        "isdecimal",
-        "isdigit",
-        "islower",
-        "isnumeric",
-        "isspace",
-        "istitle",
-        "isupper",
-        "join",
-        "lower",
-        "lstrip",
-        "partition",
-        "removeprefix",
-        "removesuffix",
-        "replace",
-        "rfind",
-        "rindex",
-        "rpartition",
-        "rsplit",
-        "rstrip",
-        "split",
-        "splitlines",
-        "startswith",
-        "strip",
-        "swapcase",
-        "title",
-        "upper",
-    }
-)
+_STRING_METHODS = frozenset({
+    "capitalize", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal", "isdigit", "islower",
+    "isnumeric", "isspace", "istitle", "isupper", "join", "lower", "lstrip", "partition", "removeprefix",
+    "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
+    "startswith", "strip", "swapcase", "title", "upper"
+})  # fmt: skip
 _METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (str, _STRING_METHODS),
     (Mapping, frozenset({"get", "items", "keys", "values"})),
@@ -81,31 +50,13 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (tuple, frozenset({"count", "index"})),
 )
 # Filters that see their input as text, and those that go through its elements.
-_TEXT_FILTERS = frozenset(
-    {"capitalize", "e", "escape", "indent", "lower", "replace", "safe", "string", "title", "trim", "upper"}
-)
-_ELEMENT_FILTERS = frozenset(
-    {
-        "count",
-        "dictsort",
-        "first",
-        "items",
-        "join",
-        "last",
-        "length",
-        "list",
-        "map",
-        "max",
-        "min",
-        "reject",
-        "rejectattr",
-        "reverse",
-        "select",
-        "selectattr",
-        "sort",
-        "unique",
-    }
-)
+_TEXT_FILTERS = frozenset({
+    "capitalize", "e", "escape", "indent", "lower", "replace", "safe", "string", "title", "trim", "upper"
+})  # fmt: skip
+_ELEMENT_FILTERS = frozenset({
+    "count", "dictsort", "first", "items", "join", "last", "length", "list", "map", "max", "min", "reject",
+    "rejectattr", "reverse", "select", "selectattr", "sort", "unique"
+})  # fmt: skip
 _VALUE_FILTERS = frozenset({"abs", "d", "default", "float", "int"})
 _LISTING_METHODS = frozenset({"partition", "rpartition", "rsplit", "split", "splitlines"})
 
