@@ -5,7 +5,6 @@ set(OCTAVO_KERNEL_SOURCES
     csrc/kernels/activations.cc
     csrc/kernels/attention.cc
     csrc/kernels/elementwise.cc
-    csrc/kernels/matmul.cc
     csrc/kernels/softmax.cc
     csrc/kernels/table.cc)
 
@@ -37,10 +36,12 @@ add_library(octavo_core STATIC ${OCTAVO_CORE_SOURCES})
 target_link_libraries(octavo_core PUBLIC Threads::Threads)
 octavo_flags(octavo_core)
 
-octavo_kernels(scalar)
+set(by_fma ${OCTAVO_KERNEL_SOURCES} csrc/kernels/matmul.cc)
+set(by_tiles ${OCTAVO_KERNEL_SOURCES} csrc/kernels/matmul_amx.cc)
+octavo_kernels(scalar SOURCES ${by_fma})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
-  octavo_kernels(avx2 FLAGS -mavx2 -mfma -mf16c)
-  octavo_kernels(avx512 FLAGS ${avx512})
-  octavo_kernels(amx FLAGS ${avx512} -mamx-tile -mamx-bf16)
+  octavo_kernels(avx2 SOURCES ${by_fma} FLAGS -mavx2 -mfma -mf16c)
+  octavo_kernels(avx512 SOURCES ${by_fma} FLAGS ${avx512})
+  octavo_kernels(amx SOURCES ${by_tiles} FLAGS ${avx512} -mamx-tile -mamx-bf16)
 endif()

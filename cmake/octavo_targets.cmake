@@ -20,11 +20,11 @@ function(octavo_flags target)
   endif()
 endfunction()
 
-# octavo_kernels(isa FLAGS …): all kernel sources, compiled for one instruction set.
+# octavo_kernels(isa SOURCES … FLAGS …): kernel sources, compiled for one instruction set.
 function(octavo_kernels isa)
-  cmake_parse_arguments(arg "" "" "FLAGS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;FLAGS" ${ARGN})
   set(target octavo_kernels_${isa})
-  add_library(${target} OBJECT ${OCTAVO_KERNEL_SOURCES})
+  add_library(${target} OBJECT ${arg_SOURCES})
   string(TOUPPER ${isa} upper)
   target_compile_definitions(${target} PRIVATE OCTAVO_ISA_${upper}=1 OCTAVO_ISA_NAMESPACE=isa_${isa})
   target_compile_options(${target} PRIVATE ${arg_FLAGS})
