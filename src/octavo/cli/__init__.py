@@ -1,0 +1,1 @@
+"""The ``octavo`` command. Parsing and ``--help`` need the standard library only; a command imports what it uses."""
