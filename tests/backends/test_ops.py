@@ -11,9 +11,9 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.backends.registry import create_backend
 from octavo.config import BackendConfig
 
-pytest.register_assert_rewrite("op_suite")
+pytest.register_assert_rewrite("support.op_suite")
 
-from op_suite import *  # noqa: E402, F403
+from support.op_suite import *  # noqa: E402, F403
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
     "reference-bfloat16": lambda: ReferenceBackend("bfloat16"),

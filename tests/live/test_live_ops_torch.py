@@ -8,9 +8,9 @@ import torch
 from octavo.backends.base import Backend
 from octavo.backends.torch import TorchBackend
 
-pytest.register_assert_rewrite("op_suite")
+pytest.register_assert_rewrite("support.op_suite")
 
-from op_suite import *  # noqa: E402, F403
+from support.op_suite import *  # noqa: E402, F403
 
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])

@@ -38,4 +38,5 @@ def act_and_mul(x: Float32) -> Float32:
     """x [T, 2 I]: gates, then values → ``silu(gates) * values`` [T, I], where ``silu(g) = g / (1 + exp(-g))``."""
     gates, values = np.split(x, 2, axis=-1)
     with np.errstate(over="ignore"):  # exp overflows for very negative gates, and g / inf is the 0 we want
-        return gates / (1 + np.exp(-gates)) * values
+        activated: Float32 = gates / (1 + np.exp(-gates)) * values
+    return activated

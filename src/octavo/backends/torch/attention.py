@@ -90,7 +90,7 @@ def paged_attention(
     for group in plan.groups:
         num_requests = group.tokens.shape[0]
         keys, values = (
-            slots[layer].index_select(0, group.slots).unflatten(0, (num_requests, -1)).float()
+            torch.unflatten(slots[layer].index_select(0, group.slots), 0, (num_requests, -1)).float()
             for slots in (kv_cache.keys, kv_cache.values)
         )
         output[group.tokens] = _attention(q[group.tokens], keys, values, group.visible, scale)
@@ -103,7 +103,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch
     q [G, Q, num_heads, head_dim]; k, v [G, C, num_kv_heads, head_dim]; visible [G, 1, 1, Q, C]
     → [G, Q, num_heads * head_dim].
     """
-    q = q.unflatten(2, (k.shape[2], -1))
+    q = torch.unflatten(q, 2, (k.shape[2], -1))
     scores = torch.einsum("gqknd,gckd->gknqc", q, k) * scale
     weights = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
     return torch.einsum("gknqc,gckd->gqknd", weights, v).flatten(2)

@@ -42,5 +42,5 @@ def reshape_and_cache(
 def copy_blocks(kv_cache: TorchKVCache, source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy whole blocks over all layers; source and target are int64 block ids."""
     for slots in (kv_cache.keys, kv_cache.values):
-        blocks = slots.unflatten(1, (kv_cache.spec.num_blocks, kv_cache.spec.block_size))
+        blocks = torch.unflatten(slots, 1, (kv_cache.spec.num_blocks, kv_cache.spec.block_size))
         blocks[:, target] = blocks[:, source]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from op_inputs import float32, int32, make_batch, random_sampling, random_tensor, sampling_batch, scatter_blocks
+from support.op_inputs import float32, int32, make_batch, random_sampling, random_tensor, sampling_batch, scatter_blocks
 
 from octavo.backends.base import Backend, KVCacheSpec, SampleOutput, TensorType
 from octavo.backends.reference import ReferenceBackend
