@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 from enum import Enum
 
-from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
+from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 from octavo.sampling_params import SamplingParams
 
 

@@ -6,8 +6,8 @@ from array import array
 
 import pytest
 
-from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
 from octavo.kvcache.manager import NO_MATCH, PagedKVCacheManager
+from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 
 
 def tokens(*ids: int) -> array[int]:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from octavo.errors import RequestError
-from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
+from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 from octavo.request import Request
 from octavo.sampling_params import SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer

@@ -8,23 +8,7 @@ nobody outside can aim for collisions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """What separates requests whose equal tokens must not share blocks.
-
-    Attributes:
-        salt: chosen by the caller; tenants with different salts cannot tell what the other asked.
-        adapter: identity and version of whatever changes the weights.
-    """
-
-    salt: str | None = None
-    adapter: str | None = None
-
-
-DEFAULT_NAMESPACE = Namespace()
+from octavo.namespace import Namespace
 
 
 def hash_namespace(namespace: Namespace) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from octavo.kvcache.block import KVCacheBlock
-from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
+from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 
 
 class BlockTable(Sequence[int]):

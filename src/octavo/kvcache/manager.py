@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from octavo.kvcache import block_hash
 from octavo.kvcache.block import KVCacheBlock
-from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
 from octavo.kvcache.block_pool import BlockPool
 from octavo.kvcache.block_table import BlockTable
 from octavo.kvcache.eviction import EvictionPolicy
 from octavo.kvcache.prefix_cache import TOKEN_BYTES
+from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from octavo.kvcache import block_hash
 from octavo.kvcache.block import KVCacheBlock
-from octavo.kvcache.block_hash import DEFAULT_NAMESPACE, Namespace
+from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 
 TOKEN_BYTES = 4
 _tokens_of = attrgetter("tokens")
