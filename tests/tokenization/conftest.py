@@ -1,6 +1,7 @@
 import json
 import lzma
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ def sentencepiece_metadata() -> dict[str, Any]:
     characters = sorted(set(symbols))
     pieces: list[str] = []
     for _ in range(120):
-        pairs = Counter(
-            left + right for left, right in zip(symbols, symbols[1:], strict=False) if "\n" not in left + right
-        )
+        pairs = Counter(left + right for left, right in pairwise(symbols) if "\n" not in left + right)
         best = max(pairs, key=lambda piece: (pairs[piece], piece))
         pieces.append(best)
         place = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 WHITE_SPACE = frozenset("\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {
     chr(code) for code in range(0x2000, 0x200B)
@@ -40,7 +41,7 @@ def isolate_digits(text: str) -> Iterator[str]:
 
 
 def gpt2_words(text: str) -> Iterator[str]:
-    """GPT-2's words: contractions, then runs of letters, of numbers or of other signs with at most one space before them."""
+    """GPT-2's words: contractions, then runs of letters, of numbers or of other signs, each with at most one space."""
     start = 0
     while start < len(text):
         end = _word_end(text, start)
@@ -86,7 +87,7 @@ class SlowByteLevelBpe:
     def _encode_word(self, word: str) -> list[int]:
         symbols = [self.alphabet[byte] for byte in word.encode() if self.alphabet[byte] in self.ids]
         while len(symbols) > 1:
-            pairs = list(zip(symbols, symbols[1:], strict=False))
+            pairs = list(pairwise(symbols))
             best = min(pairs, key=lambda pair: self.ranks.get(pair, len(self.ranks)))
             if best not in self.ranks:
                 break
@@ -99,7 +100,7 @@ def slow_sentencepiece(text: str, scores: Mapping[str, float], ids: Mapping[str,
     """SentencePiece BPE: the neighbours whose joined piece scores best are joined, the leftmost first; then bytes."""
     symbols = list("▁" + text.replace(" ", "▁")) if text else []
     while len(symbols) > 1:
-        joined = [left + right for left, right in zip(symbols, symbols[1:], strict=False)]
+        joined = [left + right for left, right in pairwise(symbols)]
         best = max(joined, key=lambda piece: scores.get(piece, float("-inf")))
         if best not in scores:
             break

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.tokenization.byte_alphabet import bytes_of_spelling
 from octavo.tokenization.definition import PieceSpelling, TokenizerDefinition
 from octavo.tokenization.gguf_vocabulary import PREFIX, GgufVocabulary, TokenType
+from octavo.tokenization.library_refusals import library_refusals
 from octavo.tokenization.pretokenizers import PRE_TOKENIZERS, PreTokenizerSpec
 from octavo.tokenization.sentencepiece import SPACE, bytes_of_piece, merges_from_scores
 
@@ -49,7 +49,7 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], path: object) -> TokenizerD
 def _byte_level(vocabulary: GgufVocabulary) -> TokenizerDefinition:
     """Byte-level BPE: every text has a spelling in 256 characters, and merges are listed best first.
 
-    A byte whose character is no token (the default model lacks 20, control characters among them) is left out of the
+    A byte whose character is no token (the default model lacks 21, control characters among them) is left out of the
     ids, as the model's own tokenizer leaves it out.
     """
     from tokenizers import Tokenizer, models, normalizers
@@ -57,7 +57,11 @@ def _byte_level(vocabulary: GgufVocabulary) -> TokenizerDefinition:
     spec = _pre_tokenizer_spec(vocabulary)
     ids = _ids_of_spellings(vocabulary)
     merges = vocabulary.merges()
-    with _refusals(vocabulary, "merges"):
+    for rank, (left, right) in enumerate(merges):
+        if left + right not in ids:
+            problem = f"entry {rank} makes {left + right!r:.80}, which is no token"
+            raise ModelFileError(vocabulary.path, PREFIX + "merges", problem)
+    with library_refusals(vocabulary.path, PREFIX + "merges"):
         backend = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=spec.ignores_merges))
     if spec.normalizes_nfc:
         backend.normalizer = normalizers.NFC()
@@ -113,13 +117,15 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> TokenizerDefinition:
     unknown_id = vocabulary.token_id("unknown_token_id")
     if unknown_id is None:
         unknown_id = next(iter(vocabulary.ids_of(TokenType.UNKNOWN)), None)
+    if unknown_id is not None and vocabulary.types[unknown_id] == TokenType.UNUSED:
+        raise ModelFileError(vocabulary.path, PREFIX + "unknown_token_id", f"is {unknown_id}, an unused token")
     if unknown_id is None and not all(f"<0x{byte:02X}>" in ids for byte in range(256)):
         raise ModelFileError(
             vocabulary.path, PREFIX + "tokens", "has neither a token for unknown characters nor one for each byte"
         )
     normal = {vocabulary.tokens[token_id]: token_id for token_id in vocabulary.ids_of(TokenType.NORMAL)}
     merges = merges_from_scores(normal, vocabulary.scores())
-    with _refusals(vocabulary, "tokens"):
+    with library_refusals(vocabulary.path, PREFIX + "tokens"):
         model = models.BPE(
             vocab=ids,
             merges=merges,
@@ -233,12 +239,3 @@ def _ids_of_spellings(vocabulary: GgufVocabulary) -> dict[str, int]:
     for token_id in vocabulary.ids_of(TokenType.UNUSED):
         del ids[vocabulary.tokens[token_id]]
     return ids
-
-
-@contextmanager
-def _refusals(vocabulary: GgufVocabulary, key: str) -> Iterator[None]:
-    """What the library says against a vocabulary becomes an error of the file's."""
-    try:
-        yield
-    except Exception as error:  # it raises plain Exception
-        raise ModelFileError(vocabulary.path, PREFIX + key, f"makes no tokenizer: {error!s:.200}") from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from octavo.tokenization.byte_alphabet import bytes_of_spelling
 from octavo.tokenization.definition import PieceSpelling, TokenizerDefinition
+from octavo.tokenization.library_refusals import library_refusals
 from octavo.tokenization.sentencepiece import bytes_of_piece
 
 if TYPE_CHECKING:
@@ -75,10 +76,8 @@ def _load_backend(path: Path) -> tokenizers.Tokenizer:
         raise ModelNotFoundError(f"{path.parent} has no {path.name}{advice}")
     if path.stat().st_size > MAX_TOKENIZER_BYTES:
         raise ModelFileError(path, "size", f"is over {MAX_TOKENIZER_BYTES} bytes")
-    try:
+    with library_refusals(path, "content"):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise ModelFileError(path, "content", f"is no tokenizer: {error!s:.200}") from error
     # A prompt is never cut or filled up in silence, whatever the file says.
     backend.no_truncation()
     backend.no_padding()

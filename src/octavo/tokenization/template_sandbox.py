@@ -31,7 +31,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from octavo.errors import ChatTemplateError
-from octavo.tokenization.render_budget import OPERATION_UNITS, RenderBudget, written_units
+from octavo.tokenization.render_budget import OPERATION_UNITS, RenderBudget
 
 MAX_RANGE = 100_000
 MAX_NUMBER_BITS = 4096
@@ -49,15 +49,15 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (list, frozenset({"count", "index"})),
     (tuple, frozenset({"count", "index"})),
 )
-# Filters that see their input as text, and those that go through its elements.
+# Filters that see their input as text; that pick some of its elements; and that look at no more than one thing.
 _TEXT_FILTERS = frozenset({
     "capitalize", "e", "escape", "indent", "lower", "replace", "safe", "string", "title", "trim", "upper"
 })  # fmt: skip
-_ELEMENT_FILTERS = frozenset({
-    "count", "dictsort", "first", "items", "join", "last", "length", "list", "map", "max", "min", "reject",
-    "rejectattr", "reverse", "select", "selectattr", "sort", "unique"
+_PICKING_FILTERS = frozenset({
+    "dictsort", "items", "list", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort",
+    "unique"
 })  # fmt: skip
-_VALUE_FILTERS = frozenset({"abs", "d", "default", "float", "int"})
+_VALUE_FILTERS = frozenset({"abs", "count", "d", "default", "first", "float", "int", "last", "length"})
 _LISTING_METHODS = frozenset({"partition", "rpartition", "rsplit", "split", "splitlines"})
 
 
@@ -84,8 +84,16 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, GenerationTag], finalize=_output
         )
-        self.filters = {name: _budgeted_filter(name) for name in (*_TEXT_FILTERS, *_ELEMENT_FILTERS, *_VALUE_FILTERS)}
-        self.filters |= {"tojson": _to_json, "_each": _each, "_plain": _plain, "_step": _step, "_text": _text}
+        names = ("join", "map", *_TEXT_FILTERS, *_PICKING_FILTERS, *_VALUE_FILTERS)
+        self.filters = {name: _budgeted_filter(name) for name in names}
+        self.filters |= {
+            "tojson": _to_json,
+            "_copy": _copy,
+            "_each": _each,
+            "_new": _new,
+            "_step": _step,
+            "_text": _text,
+        }
         self.globals = {
             "range": _bounded_range,
             "dict": _plain_dict,
@@ -103,7 +111,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """The output, piece by piece, within a budget that grows with ``variables``."""
         context = template.new_context(variables)
         assert isinstance(context, BudgetedContext)
-        context.budget = RenderBudget(sum(map(written_units, variables.values())))
+        context.budget = RenderBudget(variables)
         yield from template.root_render_func(context)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -153,8 +161,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         elif not isinstance(left, Undefined) and not isinstance(right, Undefined):
             raise SecurityError(f"operator {operator} works on numbers only here, not on {type(left).__name__}")
         result = super().call_binop(context, operator, left, right)
-        if not numbers:
-            budget.spend_on(result)
+        if isinstance(result, (list, tuple)):
+            budget.spend_on_container(result)
         return result
 
 
@@ -215,17 +223,17 @@ class _CountWork(NodeTransformer):
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filtered(node, "_plain") if isinstance(node.arg, nodes.Slice) else node
+        return _filtered(node, "_copy") if isinstance(node.arg, nodes.Slice) else node
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filtered(node, "_plain") if node.ctx == "load" else node
+        return _filtered(node, "_new") if node.ctx == "load" else node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
-        return _filtered(self.generic_visit(node), "_plain")
+        return _filtered(self.generic_visit(node), "_new")
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
-        return _filtered(self.generic_visit(node), "_plain")
+        return _filtered(self.generic_visit(node), "_new")
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         return _filtered(self.generic_visit(node), "_step")
@@ -247,10 +255,6 @@ def _length(value: object) -> int:
     return len(value) if isinstance(value, (str, list, tuple, range)) else 0
 
 
-def _is_undefined(value: object) -> bool:
-    return isinstance(value, Undefined)
-
-
 @pass_context
 def _each(context: Context, value: Any) -> Iterator[Any]:
     """The elements of what a loop goes through, each at the price of an operation."""
@@ -261,10 +265,16 @@ def _each(context: Context, value: Any) -> Iterator[Any]:
 
 
 @pass_context
-def _plain(context: Context, value: Any) -> Any:
-    """A new container: only plain data in it, and its size within the budget."""
-    if not _is_undefined(value):
-        _budget(context).spend_on(value)
+def _new(context: Context, value: Any) -> Any:
+    """A container that the template puts together: only plain data in it, and not too much."""
+    _budget(context).spend_on_container(value)
+    return value
+
+
+@pass_context
+def _copy(context: Context, value: Any) -> Any:
+    """A slice: a copy of a part of what was there."""
+    _budget(context).spend(OPERATION_UNITS + _length(value))
     return value
 
 
@@ -277,9 +287,7 @@ def _step(context: Context, value: Any) -> Any:
 @pass_context
 def _text(context: Context, value: Any) -> str:
     """What ``value`` looks like as text."""
-    if _is_undefined(value):
-        return str(value)
-    _budget(context).spend_on(value)
+    _budget(context).spend_on_text(value)
     return value if isinstance(value, str) else str(value)
 
 
@@ -303,7 +311,7 @@ def _to_json(
         raise ChatTemplateError(f"tojson: indent must be between 0 and {MAX_INDENT}, not {indent!r:.80}")
     if separators is not None and sum(map(_length, separators)) > MAX_INDENT:
         raise ChatTemplateError("tojson: the separators are too long")
-    _budget(context).spend_on(value, indent or 0)
+    _budget(context).spend_on_text(value, indent or 0)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -320,18 +328,18 @@ def _budgeted_filter(name: str) -> Callable[..., Any]:
             if not isinstance(value, str):
                 value = _text(context, value)
             budget.spend(len(value) + _growth(name, value, args, kwargs))
-        elif name in _ELEMENT_FILTERS and not _is_undefined(value):
+        elif name == "join":
+            budget.spend_on_text(value)
+            budget.spend(_length(value) * max(map(_length, (*args, *kwargs.values())), default=0))
+        elif name not in _VALUE_FILTERS:
             budget.spend(OPERATION_UNITS * _length(value))
-            budget.spend_on(value)
-            if name == "join":
-                budget.spend(_length(value) * max(map(_length, (*args, *kwargs.values())), default=0))
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
         before = () if takes_context is None else (first[takes_context.name],)
         result = original(*before, value, *args, **kwargs)
         if isinstance(result, Iterator):
             result = list(result)
-        if isinstance(result, (str, list, tuple, dict)):
-            budget.spend_on(result)
+        if name == "map":
+            budget.spend_on_container(result)
         return result
 
     return budgeted
@@ -356,13 +364,11 @@ def _call_string_method(budget: RenderBudget, method: Any, args: tuple[Any, ...]
     budget.spend(len(text) * (OPERATION_UNITS if name in _LISTING_METHODS else 1))
     if name == "join":
         for elements in args:
-            budget.spend_on(elements)
+            budget.spend_on_text(elements)
             budget.spend(len(text) * _length(elements))
     else:
         budget.spend(_growth(name, text, args, kwargs))
-    result = method(*args, **kwargs)
-    budget.spend_on(result)
-    return result
+    return method(*args, **kwargs)
 
 
 def _check_numbers(operator: str, left: float, right: float) -> None:
@@ -382,7 +388,7 @@ def _bounded_range(*args: int) -> range:
 @pass_context
 def _plain_dict(context: Context, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     result = dict(*args, **kwargs)
-    _budget(context).spend_on(result)
+    _budget(context).spend_on_container(result)
     return result
 
 

@@ -2,10 +2,10 @@
 
     python tests/golden/tokenization/make_golden.py PATH/TO/SmolLM2-135M-Instruct.Q4_1.gguf
 
-``smollm2_vocabulary.json.xz`` holds the ``tokenizer.*`` metadata of the file (Apache-2.0, as the model), so that the tests
-need no download. ``smollm2_ids.json`` holds strings and the ids that transformers gives them. Transformers reads the
-vocabulary and the merges from the GGUF file, but does not know the pre-tokenizer ``smollm``; it is given the one that
-the model's own tokenizer.json has: each digit alone, then byte-level words.
+``smollm2_vocabulary.json.xz`` holds the ``tokenizer.*`` metadata of the file (Apache-2.0, as the model), so that the
+tests need no download. ``smollm2_ids.json`` holds strings and the ids that transformers gives them. Transformers reads
+the vocabulary and the merges from the GGUF file, but does not know the pre-tokenizer ``smollm``; it is given the one
+that the model's own tokenizer.json has: each digit alone, then byte-level words.
 """
 
 from __future__ import annotations
@@ -46,16 +46,20 @@ CODE = [
     "let s = `a${b}c`; /* multi\nline */ =>",
 ]
 SPACES = [
-    "", " ", "  ", "   ", "\t", "\n", "\r", "\r\n", "\n\n", " \n ", "\t\t\tx", "a  b", "a   b", " a", "  a", "a ", "a  ",
-    "\u00a0", "a\u00a0b", "\u3000", "a\u3000b", "\u2003x", "\u200b", "a\u200bb", "\ufeffx", "\u2028", "\u0085", "\x0b\x0c",
+    "", " ", "  ", "   ", "\t", "\n", "\r", "\r\n", "\n\n", " \n ", "\t\t\tx", "a  b", "a   b", " a", "  a", "a ",
+    "a  ",
+    "\u00a0", "a\u00a0b", "\u3000", "a\u3000b", "\u2003x", "\u200b", "a\u200bb", "\ufeffx", "\u2028", "\u0085",
+    "\x0b\x0c",
     "1 2", "1  2", "1   2", " 1", "  1", "\n1", "\n\n1", "x \n1", "\t1", "a\n 1 \n2", "   \n   1",
 ]  # fmt: skip
 ODD = [
-    "\x00", "a\x00b", "\x00\x00", "\x01\x02\x03", "\x04", "a\x04b", "\x1b[0m", "\x7f", "\u0080", "\ufffd", "\uffff", "\U0010ffff",
+    "\x00", "a\x00b", "\x00\x00", "\x01\x02\x03", "\x04", "a\x04b", "\x1b[0m", "\x7f", "\u0080", "\ufffd", "\uffff",
+    "\U0010ffff",
     "\u0300", "\u0300\u0301", "a\u0300\u0301\u0302", "\u202e\u202d", "ǅ", "ß", "ﬁ", "İ", "ſ", "K", "Ω", "\U0001d54f",
     "\U000e0041", "\U00020000", "Ġ", "Ċ", "ĠĠ", "▁", "▁▁a", "<0x0A>", "Ä ä Ö ö",
     "<|im_start|>", "<|im_end|>", "<|im_start|>user\nHi<|im_end|>\n", "<|endoftext|>", "a<|im_end|>b", " <|im_end|> ",
-    "<|im_end", "|im_end|>", "< |im_end|>", "<|IM_END|>", "<|im_end|><|im_end|>", "<repo_name>x<file_sep>y", "<|im_start|><",
+    "<|im_end", "|im_end|>", "< |im_end|>", "<|IM_END|>", "<|im_end|><|im_end|>", "<repo_name>x<file_sep>y",
+    "<|im_start|><",
     "<jupyter_code>1", "<s>", "</s>", "[INST]", "<issue_start>  <issue_comment>",
 ]  # fmt: skip
 RUNS = [character * count for character in " a1-=.\n\té漢😀" for count in (5, 17, 64, 257)]
