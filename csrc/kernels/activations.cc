@@ -1,25 +1,39 @@
 // Rounds a row of activations to bfloat16 and sums it by groups: the left operand of a matmul.
+#include <cstring>
+
 #include "kernels/kernels.h"
+#include "simd/half.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
-void round_row(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16, float* sums, float* sums16) {
-  for (int64_t k = 0; k < padded; k += 32) {
-    const int left = static_cast<int>(n - k);
-    const F32x16 a = round_to_bf16(left >= 16 ? load(x + k) : load_partial(x + k, left));
-    const F32x16 b = round_to_bf16(left >= 32 ? load(x + k + 16) : left > 16 ? load_partial(x + k + 16, left - 16) : zero_f32());
-    if (values) {
-      store(values + k, a);
-      store(values + k + 16, b);
+void round_row(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16) {
+  for (int64_t k = 0; k < padded; k += 16) {
+    const int64_t left = n - k;
+    const F32x16 rounded = round_to_bf16(left >= 16 ? load(x + k) : load_partial(x + k, static_cast<int>(left)));
+    store(values + k, rounded);
+    if (bf16) store_bf16(bf16 + k, rounded);
+  }
+}
+
+void sum_groups(const float* values, int64_t padded, int group, int64_t padded_groups, const GroupSums& sums) {
+  const int64_t num_groups = padded / group;
+  for (int64_t first = 0; first < padded_groups; first += 16) {
+    const int count = padded_groups - first < 16 ? static_cast<int>(padded_groups - first) : 16;
+    alignas(64) float sum[16] = {}, high[16], low[16];
+    for (int i = 0; i < count && first + i < num_groups; ++i) {
+      const float* x = values + (first + i) * group;
+      sum[i] = reduce_add(group == 32 ? add(load(x), load(x + 16)) : load(x));
     }
-    if (bf16) {
-      store_bf16(bf16 + k, a);
-      store_bf16(bf16 + k + 16, b);
-    }
-    if (sums) sums[k / 32] = reduce_add(add(a, b));
-    if (sums16) {
-      sums16[k / 16] = reduce_add(a);
-      sums16[k / 16 + 1] = reduce_add(b);
+    const F32x16 rounded = round_to_bf16(load(sum));
+    store(high, rounded);
+    store(low, round_to_bf16(sub(load(sum), rounded)));
+    for (int i = 0; i < count; ++i) {
+      sums.pairs[2 * (first + i)] = high[i];
+      sums.pairs[2 * (first + i) + 1] = low[i];
+      if (!sums.bf16) continue;
+      const uint32_t pair = float_bits(high[i]) >> 16 | (float_bits(low[i]) & 0xffff0000u);
+      std::memcpy(sums.bf16 + 4 * (first + i), &pair, 4);
+      std::memcpy(sums.bf16 + 4 * (first + i) + 2, &pair, 4);
     }
   }
 }

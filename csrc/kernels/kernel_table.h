@@ -9,13 +9,25 @@
 
 namespace octavo {
 
-// Activations [num_rows, padded_columns] as matmul wants them; rows are padded with zero rows to `padded_rows`.
+// Sums over groups of activations, cut into two bfloat16 each; groups are padded to whole runs with zeros.
+struct GroupSums {
+  float* pairs;    // [rows][groups][2]: high, low
+  uint16_t* bf16;  // [rows][groups][4]: high, low, high, low; or null
+
+  GroupSums row(int64_t r, int64_t groups) const { return {pairs + r * groups * 2, bf16 ? bf16 + r * groups * 4 : nullptr}; }
+};
+
+// Activations [num_rows, padded_columns] as matmul wants them.
 struct Activations {
   const float* values;    // rounded to bfloat16 (or exact, for kF16 and kF32); columns zero-padded
-  const uint16_t* bf16;   // the same as bfloat16; null without AMX
-  const float* sums;      // per group of 32 [padded_rows, padded_columns / 32]
-  const float* sums16;    // per group of 16 [padded_rows, padded_columns / 16]
+  const uint16_t* bf16;   // the same as bfloat16, with zero rows up to KernelTable::tile_rows; or null
+  GroupSums sums, sums16;  // over groups of 32 and of 16
   int64_t num_rows, num_columns, padded_columns;
+
+  // Groups per row of `sums` and `sums16`.
+  int64_t padded_groups(int group) const {
+    return (padded_columns / group + sum_run(group) - 1) / sum_run(group) * sum_run(group);
+  }
 };
 
 // Where the rows of a product go, and what is added to them.
@@ -57,11 +69,12 @@ struct AttentionItem {
 };
 
 struct KernelTable {
-  bool wants_bf16;  // whether matmul reads Activations::bf16, whose rows are padded to a multiple of 16
-
+  // Rows that Activations::bf16 needs for a matmul of so many rows, the last ones zero; 0: it is not read.
+  int64_t (*tile_rows)(int64_t num_rows);
 
   // activations.cc
-  void (*round_row)(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16, float* sums, float* sums16);
+  void (*round_row)(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16);
+  void (*sum_groups)(const float* values, int64_t padded, int group, int64_t padded_groups, const GroupSums& sums);
   // matmul.cc
   void (*matmul)(const PackedMatrix&, int64_t first_panel, int64_t end_panel, const Activations&, const MatmulOutput&);
   // elementwise.cc

@@ -1,103 +1,124 @@
 // Matmul on packed matrices by tiles: what TDPBF16PS computes is the definition of kernels/packed_matrix.h.
 //
 //   codes ──widen──▶ B tiles (L1) ─┐
-//                                  ├─▶ even + odd of a group, 16 rows × 16 features ──scale──▶ acc, in registers
+//                                  ├─▶ even + odd of a group, M rows × 16 features ──scale──▶ acc, in registers
 //   activations ────▶ A tiles ─────┘
 //
-// A panel is widened once for all rows. The tile unit works on the next four groups while the vector unit scales the
-// last four. Few rows are faster by fma: the tile unit takes as long for one row's loads as for sixteen.
+// A panel is widened once for all rows. Four products are in flight: each step stores the product of four groups ago,
+// starts the next one in its tile, and scales the stored one, so that the tile unit and the vector unit overlap.
+// One or two rows are faster by fma: the tile unit takes as long for their loads as for sixteen rows.
 #include "kernels/matmul_panel.h"
 #include "kernels/tiles.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
 
-constexpr int kGroupsAhead = 4;      // result tiles in flight
-constexpr int kMaxRowsByFma = 2;     // up to here fused multiply-adds win
-constexpr int64_t kGroupBytes = 16 * kTileBytes;  // of a widened group of 32
+constexpr int kInFlight = 4;                      // result tiles
+constexpr int kMaxRowsByFma = 2;                  // up to here fused multiply-adds win
+constexpr int64_t kGroupBytes = 16 * kTileBytes;  // of a widened group of 32, and of a widened run of minima
+
+int rows_per_tile(int64_t num_rows) { return num_rows <= 4 ? 4 : num_rows <= 8 ? 8 : 16; }
+
+// Where a thread widens a panel: its groups, then its runs of minima.
+struct WidenedPanel {
+  uint8_t* groups;
+  uint8_t* minima;
+};
 
 template <PackKind kKind, ScaleKind kScale, bool kMinima, int M>
 class PanelByTiles {
  public:
-  PanelByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, uint8_t* widened)
-      : w_(w), a_(a), o_(o), widened_(widened), sums_(w.group == 32 ? a.sums : a.sums16),
-        code_bytes_(w.group * kPanel * code_bits(kKind) / 8) {}
-
-  void widen(int64_t panel, int64_t first_group, int64_t end_group) {
-    const uint8_t* codes = w_.panel(panel);
-    for (int64_t g = first_group; g < end_group; ++g) {
-      widen_group<kKind>(w_, codes + g * code_bytes_, w_.group, widened_ + g * kGroupBytes);
-    }
-  }
+  PanelByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, const WidenedPanel& widened)
+      : w_(w), a_(a), o_(o), widened_(widened), num_groups_(w.num_groups()) {}
 
   // Rows row … row + M - 1 of the product; `fresh`: the panel is not widened yet.
   void multiply(int64_t panel, int64_t row, bool fresh) {
-    const int64_t num_groups = w_.num_groups();
+    const uint8_t* base = w_.panel(panel);
     F32x16 acc[M];
     for (int m = 0; m < M; ++m) acc[m] = zero_f32();
-    int64_t g = 0;
-    for (; g + kGroupsAhead <= num_groups; g += kGroupsAhead) {
-      if (fresh) widen(panel, g, g + kGroupsAhead);
-      four_products(row, g, products_[g / kGroupsAhead % 2]);
-      if (g > 0) scale(panel, row, g - kGroupsAhead, kGroupsAhead, acc);
+
+    const int64_t first_drained = std::max<int64_t>(0, num_groups_ - kInFlight);
+    if (fresh) widen(base, 0, 2 * kInFlight);
+    for (int64_t g = 0; g < num_groups_; g += kInFlight) {
+      if (fresh) widen(base, g + 2 * kInFlight, g + 3 * kInFlight);
+      step<0>(base, row, g, acc);
+      step<1>(base, row, g + 1, acc);
+      step<2>(base, row, g + 2, acc);
+      step<3>(base, row, g + 3, acc);
     }
-    if (g > 0) scale(panel, row, g - kGroupsAhead, kGroupsAhead, acc);
-    if (g < num_groups) {
-      if (fresh) widen(panel, g, num_groups);
-      for (int64_t i = g; i < num_groups; ++i) one_product(row, i, products_[g / kGroupsAhead % 2] + (i - g) * M * 16);
-      scale(panel, row, g, static_cast<int>(num_groups - g), acc);
+    for (int64_t g = first_drained; g < num_groups_; ++g) {
+      switch (g % kInFlight) {
+        case 0: _tile_stored(0, products_[0], kTileBytes); break;
+        case 1: _tile_stored(1, products_[1], kTileBytes); break;
+        case 2: _tile_stored(2, products_[2], kTileBytes); break;
+        case 3: _tile_stored(3, products_[3], kTileBytes); break;
+      }
+      scale(base, g, acc);
     }
+    if constexpr (kMinima) add_minima_by_tiles(base, row, fresh, acc);
     store_rows(panel, row, acc);
   }
 
  private:
-  void four_products(int64_t row, int64_t g, float* products) {
+  void widen(const uint8_t* base, int64_t first, int64_t end) const {
+    const int64_t code_bytes = w_.group * kPanel * code_bits(kKind) / 8;
+    for (int64_t g = first; g < end && g < num_groups_; ++g) {
+      widen_group<kKind>(w_, base + g * code_bytes, w_.group, widened_.groups + g * kGroupBytes);
+    }
+  }
+
+  // Starts the product of group g in result tile kTile, after storing the one that was there, which it then scales.
+  // The intrinsics paste their tile numbers into assembly, so they must be literals.
+  template <int kTile>
+  OCTAVO_INLINE void step(const uint8_t* base, int64_t row, int64_t g, F32x16 (&acc)[M]) {
+    if (g >= num_groups_) return;
     const uint16_t* a = a_.bf16 + row * a_.padded_columns + g * w_.group;
     const int64_t stride = a_.padded_columns * 2;
-    const uint8_t* b = widened_ + g * kGroupBytes;
-    _tile_zero(0);
-    _tile_loadd(4, a, stride);
-    _tile_loadd(6, b, kTileBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_zero(1);
-    _tile_loadd(5, a + w_.group, stride);
-    _tile_loadd(7, b + kGroupBytes, kTileBytes);
-    _tile_dpbf16ps(1, 5, 7);
-    _tile_zero(2);
-    _tile_loadd(4, a + 2 * w_.group, stride);
-    _tile_loadd(6, b + 2 * kGroupBytes, kTileBytes);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_zero(3);
-    _tile_loadd(5, a + 3 * w_.group, stride);
-    _tile_loadd(7, b + 3 * kGroupBytes, kTileBytes);
-    _tile_dpbf16ps(3, 5, 7);
-    _tile_stored(0, products, kTileBytes);
-    _tile_stored(1, products + M * 16, kTileBytes);
-    _tile_stored(2, products + 2 * M * 16, kTileBytes);
-    _tile_stored(3, products + 3 * M * 16, kTileBytes);
+    const uint8_t* b = widened_.groups + g * kGroupBytes;
+#define OCTAVO_STEP(tile, a_tile, b_tile)                                   \
+  if constexpr (kTile == tile) {                                            \
+    if (g >= kInFlight) _tile_stored(tile, products_[tile], kTileBytes);    \
+    _tile_zero(tile);                                                       \
+    _tile_loadd(a_tile, a, stride);                                         \
+    _tile_loadd(b_tile, b, kTileBytes);                                     \
+    _tile_dpbf16ps(tile, a_tile, b_tile);                                   \
+  }
+    OCTAVO_STEP(0, 4, 6)
+    OCTAVO_STEP(1, 5, 7)
+    OCTAVO_STEP(2, 4, 6)
+    OCTAVO_STEP(3, 5, 7)
+#undef OCTAVO_STEP
+    if (g >= kInFlight) scale(base, g - kInFlight, acc);
   }
 
-  void one_product(int64_t row, int64_t g, float* product) {
-    _tile_zero(0);
-    _tile_loadd(4, a_.bf16 + row * a_.padded_columns + g * w_.group, a_.padded_columns * 2);
-    _tile_loadd(6, widened_ + g * kGroupBytes, kTileBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_stored(0, product, kTileBytes);
+  OCTAVO_INLINE void scale(const uint8_t* base, int64_t g, F32x16 (&acc)[M]) const {
+    const F32x16 scales = load_scales<kScale>(base + w_.scales_offset, g);
+    const float* product = products_[g % kInFlight];
+    for (int m = 0; m < M; ++m) acc[m] = fma(scales, load(product + m * 16), acc[m]);
   }
 
-  OCTAVO_INLINE void scale(int64_t panel, int64_t row, int64_t first, int count, F32x16 (&acc)[M]) const {
-    const uint8_t* base = w_.panel(panel);
-    const float* product = products_[first / kGroupsAhead % 2];
-    const int64_t num_groups = w_.num_groups();
-    const float* sums = sums_ + row * num_groups + first;
-    for (int i = 0; i < count; ++i, product += M * 16) {
-      const F32x16 scales = load_scales<kScale>(base + w_.scales_offset, first + i);
-      for (int m = 0; m < M; ++m) acc[m] = fma(scales, load(product + m * 16), acc[m]);
-      if constexpr (kMinima) {
-        const F32x16 minima = load_scales<kScale>(base + w_.minima_offset, first + i);
-        for (int m = 0; m < M; ++m) acc[m] = fma(minima, broadcast(sums[m * num_groups + i]), acc[m]);
-      }
+  // Two pair rows per group: (high, high) and (low, low).
+  void widen_minima(const uint8_t* base) const {
+    uint8_t* b = widened_.minima;
+    for (int64_t g = 0; g < w_.num_sum_runs() * sum_run(w_.group); ++g, b += 2 * kTileBytes) {
+      const F32x16 minima = g < num_groups_ ? load_scales<kScale>(base + w_.minima_offset, g) : zero_f32();
+      store_pairs(b, high_part(minima), high_part(minima));
+      store_pairs(b + kTileBytes, low_part(minima), low_part(minima));
     }
+  }
+
+  OCTAVO_INLINE void add_minima_by_tiles(const uint8_t* base, int64_t row, bool fresh, F32x16 (&acc)[M]) {
+    if (fresh) widen_minima(base);
+    const int64_t stride = 4 * a_.padded_groups(w_.group);
+    const uint16_t* sums = (w_.group == 32 ? a_.sums : a_.sums16).bf16 + row * stride;
+    _tile_zero(0);
+    for (int64_t run = 0; run < w_.num_sum_runs(); ++run) {
+      _tile_loadd(4, sums + run * w_.group, stride * 2);
+      _tile_loadd(6, widened_.minima + run * w_.group / 2 * kTileBytes, kTileBytes);
+      _tile_dpbf16ps(0, 4, 6);
+    }
+    _tile_stored(0, products_[0], kTileBytes);
+    for (int m = 0; m < M; ++m) acc[m] = add(acc[m], load(products_[0] + m * 16));
   }
 
   void store_rows(int64_t panel, int64_t row, const F32x16 (&acc)[M]) const {
@@ -113,34 +134,32 @@ class PanelByTiles {
   const PackedMatrix& w_;
   const Activations& a_;
   const MatmulOutput& o_;
-  uint8_t* const widened_;
-  const float* const sums_;
-  const int64_t code_bytes_;
-  alignas(64) float products_[2][kGroupsAhead * M * 16];
+  const WidenedPanel widened_;
+  const int64_t num_groups_;
+  alignas(64) float products_[kInFlight][M * 16];
 };
 
-// Where a thread widens panels: [groups][16 rows][64 bytes].
-uint8_t* widening_space(int64_t num_groups) {
+WidenedPanel widening_space(const PackedMatrix& w) {
   struct Space {
     uint8_t* data = nullptr;
     int64_t bytes = 0;
     ~Space() { _mm_free(data); }
   };
   thread_local Space space;
-  const int64_t bytes = num_groups * kGroupBytes;
+  const int64_t group_bytes = w.num_groups() * kGroupBytes, bytes = group_bytes + w.num_sum_runs() * kGroupBytes;
   if (bytes > space.bytes) {
     _mm_free(space.data);
     space.data = static_cast<uint8_t*>(_mm_malloc(static_cast<size_t>(bytes), 64));
     space.bytes = space.data ? bytes : 0;
   }
-  return space.data;
+  return {space.data, space.data ? space.data + group_bytes : nullptr};
 }
 
 template <PackKind kKind, ScaleKind kScale, bool kMinima, int M>
 void multiply_panels_of(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a,
-                        const MatmulOutput& o, uint8_t* space) {
+                        const MatmulOutput& o, const WidenedPanel& widened) {
   configure_tiles(M, w.group);
-  PanelByTiles<kKind, kScale, kMinima, M> product(w, a, o, space);
+  PanelByTiles<kKind, kScale, kMinima, M> product(w, a, o, widened);
   for (int64_t panel = first_panel; panel < end_panel; ++panel) {
     for (int64_t row = 0; row < a.num_rows; row += M) product.multiply(panel, row, row == 0);
   }
@@ -149,20 +168,24 @@ void multiply_panels_of(const PackedMatrix& w, int64_t first_panel, int64_t end_
 template <PackKind kKind>
 void multiply_by_tiles(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a,
                        const MatmulOutput& o) {
-  uint8_t* space = widening_space(w.num_groups());
-  if (!space) return matmul_by_fma(w, first_panel, end_panel, a, o);  // out of memory: slower, the same bits
+  const WidenedPanel widened = widening_space(w);
+  if (!widened.groups) return matmul_by_fma(w, first_panel, end_panel, a, o);  // out of memory: slower, the same bits
   with_scales(w, [&]<ScaleKind s, bool m>() {
-    if (a.num_rows <= 4) {
-      multiply_panels_of<kKind, s, m, 4>(w, first_panel, end_panel, a, o, space);
-    } else if (a.num_rows <= 8) {
-      multiply_panels_of<kKind, s, m, 8>(w, first_panel, end_panel, a, o, space);
-    } else {
-      multiply_panels_of<kKind, s, m, 16>(w, first_panel, end_panel, a, o, space);
+    switch (rows_per_tile(a.num_rows)) {
+      case 4: multiply_panels_of<kKind, s, m, 4>(w, first_panel, end_panel, a, o, widened); break;
+      case 8: multiply_panels_of<kKind, s, m, 8>(w, first_panel, end_panel, a, o, widened); break;
+      default: multiply_panels_of<kKind, s, m, 16>(w, first_panel, end_panel, a, o, widened);
     }
   });
 }
 
 }  // namespace
+
+int64_t tile_rows(int64_t num_rows) {
+  if (num_rows <= kMaxRowsByFma) return 0;
+  const int64_t rows = rows_per_tile(num_rows);
+  return (num_rows + rows - 1) / rows * rows;
+}
 
 void matmul(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a, const MatmulOutput& o) {
   if (a.num_rows > kMaxRowsByFma && w.kind == PackKind::kNibble) {

@@ -84,6 +84,36 @@ OCTAVO_INLINE F32x16 load_scales(const uint8_t* scales, int64_t group) {
   }
 }
 
+// The two parts of minima, as kernels/packed_matrix.h cuts them.
+OCTAVO_INLINE F32x16 high_part(F32x16 minimum) { return from_bits(and_u32(bits(minimum), broadcast_u32(0xffff0000u))); }
+OCTAVO_INLINE F32x16 low_part(F32x16 minimum) { return round_to_bf16(sub(minimum, high_part(minimum))); }
+
+// acc += minima × sums of activations.
+template <ScaleKind kScale, int R>
+OCTAVO_INLINE void add_minima(const PackedMatrix& w, int64_t panel, const Activations& a, int64_t row, F32x16 (&acc)[R]) {
+  const uint8_t* minima = w.panel(panel) + w.minima_offset;
+  const int64_t num_groups = w.num_groups(), stride = 2 * a.padded_groups(w.group);
+  const float* sums = (w.group == 32 ? a.sums : a.sums16).pairs + row * stride;
+  F32x16 total[R];
+  for (int r = 0; r < R; ++r) total[r] = zero_f32();
+  const int64_t step = sum_run(w.group);
+  for (int64_t run = 0; run < num_groups; run += step) {
+    F32x16 even[R], odd[R];
+    for (int r = 0; r < R; ++r) even[r] = odd[r] = zero_f32();
+    for (int64_t g = run; g < num_groups && g < run + step; ++g) {
+      const F32x16 minimum = load_scales<kScale>(minima, g);
+      const F32x16 high = high_part(minimum), low = low_part(minimum);
+      for (int r = 0; r < R; ++r) {
+        const F32x16 sum_high = broadcast(sums[r * stride + 2 * g]), sum_low = broadcast(sums[r * stride + 2 * g + 1]);
+        even[r] = fma(sum_high, low, fma(sum_high, high, even[r]));
+        odd[r] = fma(sum_low, low, fma(sum_low, high, odd[r]));
+      }
+    }
+    for (int r = 0; r < R; ++r) total[r] = add(total[r], add(even[r], odd[r]));
+  }
+  for (int r = 0; r < R; ++r) acc[r] = add(acc[r], total[r]);
+}
+
 // Rows `row … row + R - 1` of the activations times one panel.
 template <class Codes, ScaleKind kScale, bool kMinima, int R>
 void multiply_rows(const PackedMatrix& w, const Codes& codes, int64_t panel, const Activations& a, int64_t row,
@@ -92,7 +122,6 @@ void multiply_rows(const PackedMatrix& w, const Codes& codes, int64_t panel, con
   const uint8_t* p = base;
   const float* x = a.values + row * a.padded_columns;
   const int64_t num_groups = w.num_groups(), words = w.group / (2 * Codes::kPairs);
-  const float* sums = (w.group == 32 ? a.sums : a.sums16);
   F32x16 acc[R];
   for (int r = 0; r < R; ++r) acc[r] = zero_f32();
 
@@ -112,12 +141,9 @@ void multiply_rows(const PackedMatrix& w, const Codes& codes, int64_t panel, con
     } else {
       const F32x16 scale = load_scales<kScale>(base + w.scales_offset, g);
       for (int r = 0; r < R; ++r) acc[r] = fma(scale, add(even[r], odd[r]), acc[r]);
-      if constexpr (kMinima) {
-        const F32x16 minimum = load_scales<kScale>(base + w.minima_offset, g);
-        for (int r = 0; r < R; ++r) acc[r] = fma(minimum, broadcast(sums[(row + r) * num_groups + g]), acc[r]);
-      }
     }
   }
+  if constexpr (kMinima) add_minima<kScale, R>(w, panel, a, row, acc);
 
   const int64_t column = panel * kPanel, left = w.num_features - column;
   for (int r = 0; r < R; ++r) {

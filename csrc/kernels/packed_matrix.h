@@ -15,15 +15,23 @@
 // otherwise. K is padded with zeros to a multiple of 32, N with zero features to a multiple of 16; the padding is part
 // of the definition (it adds exact zeros).
 //
-// The product of activations a and such a matrix is defined per group of `group` elements, groups in ascending order:
+// The product of activations a and such a matrix is defined in float, rounded to nearest even, denormals flushed; a is
+// rounded to bfloat16 first, unless the matrix is kF16 or kF32. Per group of `group` elements, groups in ascending order:
 //
 //   even = odd = 0
 //   for each pair:  even = fma(a[2p], value[2p], even);  odd = fma(a[2p+1], value[2p+1], odd)
 //   acc = fma(scale, even + odd, acc)              (without scales: acc = acc + (even + odd))
-//   acc = fma(minimum, sum(a over the group), acc) (types with minima only)
 //
-// in float, rounded to nearest even, denormals flushed; a is rounded to bfloat16 unless the matrix is kF16 or kF32.
-// Sums are the 16-lane tree of simd/f32x16.h over 16 elements, or over the lane-wise sum of two such runs for 32.
+// Minima meet the sum of the group's activations. Both are cut into two bfloat16, s = s_high + s_low (to within 2^-17)
+// and m = m_high + m_low (exact for a half), so that this too is a product of bfloat16; per run of group / 4 groups:
+//
+//   even = odd = 0
+//   for each group:  even = fma(s_high, m_high, even);  odd = fma(s_low, m_high, odd)
+//                    even = fma(s_high, m_low, even);   odd = fma(s_low, m_low, odd)
+//   minima = minima + (even + odd)
+//
+// and the result is acc + minima. Sums are the 16-lane tree of simd/f32x16.h over 16 elements, or over the lane-wise sum
+// of two such runs for 32; s_high is s rounded to nearest, m_high is m cut off, the low parts are what is left, rounded.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +43,7 @@ enum class ScaleKind : int { kNone, kF16, kF32 };
 
 constexpr int kPanel = 16;  // features per panel
 constexpr int kDepth = 32;  // K is padded to a multiple of this
+constexpr int sum_run(int group) { return group / 4; }  // groups per run of minima: four columns each fill a tile
 
 struct PackedMatrix {
   PackKind kind;
@@ -49,6 +58,7 @@ struct PackedMatrix {
 
   int64_t num_panels() const { return (num_features + kPanel - 1) / kPanel; }
   int64_t num_groups() const { return padded_columns / group; }
+  int64_t num_sum_runs() const { return (num_groups() + sum_run(group) - 1) / sum_run(group); }
   const uint8_t* panel(int64_t p) const { return data + p * panel_bytes; }
   bool is_exact() const { return kind == PackKind::kF16 || kind == PackKind::kF32; }  // activations stay float
 };

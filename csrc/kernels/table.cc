@@ -3,15 +3,10 @@
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
-#if defined(OCTAVO_ISA_AMX)
-constexpr bool kWantsBf16 = true;
-#else
-constexpr bool kWantsBf16 = false;
-#endif
-
 const KernelTable kKernels = {
-    .wants_bf16 = kWantsBf16,
+    .tile_rows = tile_rows,
     .round_row = round_row,
+    .sum_groups = sum_groups,
     .matmul = matmul,
     .rms_norm = rms_norm,
     .add = add_rows,

@@ -9,10 +9,9 @@
 namespace octavo {
 namespace {
 
-constexpr int64_t kRowPadding = 16;
-
 // The left operand in the form that the matrix wants, in the runtime's scratch memory.
-Activations prepare(Runtime& runtime, Rows<const float> x, int64_t padded, bool exact) {
+Activations prepare(Runtime& runtime, Rows<const float> x, const Weight& weight, bool exact) {
+  const int64_t padded = weight.padded_columns();
   Activations a{};
   a.num_rows = x.num_rows;
   a.num_columns = x.num_columns;
@@ -26,25 +25,26 @@ Activations prepare(Runtime& runtime, Rows<const float> x, int64_t padded, bool 
     a.values = values;
     return a;
   }
-  const int64_t rows = (x.num_rows + kRowPadding - 1) / kRowPadding * kRowPadding;
-  float* values = runtime.values.require(static_cast<size_t>(rows * padded));
-  uint16_t* bf16 = runtime.kernels.wants_bf16 ? runtime.bf16.require(static_cast<size_t>(rows * padded)) : nullptr;
-  float* sums = runtime.sums.require(static_cast<size_t>(rows * padded / 32));
-  float* sums16 = runtime.sums16.require(static_cast<size_t>(rows * padded / 16));
-  for_each_row(runtime, rows, padded, [&](int64_t row) {
-    if (row < x.num_rows) {
-      runtime.kernels.round_row(x.row(row), x.num_columns, padded, values + row * padded, bf16 ? bf16 + row * padded : nullptr,
-                                sums + row * padded / 32, sums16 + row * padded / 16);
-    } else if (bf16) {
-      std::fill(bf16 + row * padded, bf16 + (row + 1) * padded, uint16_t{0});
-      std::fill(sums + row * padded / 32, sums + (row + 1) * padded / 32, 0.0f);
-      std::fill(sums16 + row * padded / 16, sums16 + (row + 1) * padded / 16, 0.0f);
-    }
-  });
+  bool sums32 = false, sums16 = false;
+  for (const PackedMatrix& m : weight.matrices()) (m.group == 32 ? sums32 : sums16) |= m.has_minima;
+  const int64_t tile_rows = runtime.kernels.tile_rows(x.num_rows), rows = std::max(x.num_rows, tile_rows);
+  const bool tiles = tile_rows > 0;
+  const int64_t groups = a.padded_groups(32), groups16 = a.padded_groups(16);
+  const auto require = [rows]<class T>(Scratch<T>& scratch, int64_t n) { return scratch.require(static_cast<size_t>(rows * n)); };
+  float* values = require(runtime.values, padded);
+  uint16_t* bf16 = tiles ? require(runtime.bf16, padded) : nullptr;
+  a.sums = {require(runtime.sums, groups * 2), tiles ? require(runtime.sums_bf16, groups * 4) : nullptr};
+  a.sums16 = {require(runtime.sums16, groups16 * 2), tiles ? require(runtime.sums16_bf16, groups16 * 4) : nullptr};
   a.values = values;
   a.bf16 = bf16;
-  a.sums = sums;
-  a.sums16 = sums16;
+  for_each_row(runtime, rows, padded, [&](int64_t row) {
+    // Rows beyond the last one fill the last tile; they are zero.
+    const int64_t columns = row < x.num_rows ? x.num_columns : 0;
+    runtime.kernels.round_row(columns ? x.row(row) : nullptr, columns, padded, values + row * padded,
+                              bf16 ? bf16 + row * padded : nullptr);
+    if (sums32) runtime.kernels.sum_groups(values + row * padded, padded, 32, groups, a.sums.row(row, groups));
+    if (sums16) runtime.kernels.sum_groups(values + row * padded, padded, 16, groups16, a.sums16.row(row, groups16));
+  });
   return a;
 }
 
@@ -61,7 +61,7 @@ void linear(Runtime& runtime, Rows<const float> x, const Weight& weight, const f
   Activations rounded{}, exact{};
   for (const PackedMatrix& m : weight.matrices()) {
     Activations& a = m.is_exact() ? exact : rounded;
-    if (!a.values) a = prepare(runtime, x, weight.padded_columns(), m.is_exact());
+    if (!a.values) a = prepare(runtime, x, weight, m.is_exact());
   }
   int64_t first_feature = 0;
   for (const PackedMatrix& m : weight.matrices()) {

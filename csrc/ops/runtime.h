@@ -17,8 +17,8 @@ struct Runtime {
   ThreadPool pool;
   std::mutex mutex;  // held by the op that runs: it owns the scratch memory below
 
-  Scratch<float> values, exact_values, sums, sums16, partials, terms;
-  Scratch<uint16_t> bf16;
+  Scratch<float> values, exact_values, sums, sums16, partials;
+  Scratch<uint16_t> bf16, sums_bf16, sums16_bf16;
 };
 
 // Rows [num_rows, num_columns] of a caller's array, `stride` elements apart.
