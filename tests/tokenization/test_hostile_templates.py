@@ -24,6 +24,10 @@ LOOPS = {
     "a branching recursive loop": (
         "{% for x in [1, 2] recursive %}{% if loop.depth < 40 %}{{ loop([1, 2]) }}{% endif %}{% endfor %}"
     ),
+    "stripping many characters": "{{ ('x' * 500000).strip('y' * 500000 ~ 'x') }}",
+    "trimming many characters": "{{ ('x' * 500000) | trim('y' * 500000 ~ 'x') }}",
+    "searching from the right": "{{ ('a' * 500000).rfind('b' ~ 'a' * 250000) }}",
+    "searching in a filter": "{{ range(99999) | map('string') | select('in', 'x' * 1000000) | list }}",
     "comparisons without output": (
         "{% set a = range(99999) | list %}{% set b = range(99999) | list %}"
         "{% for i in range(99999) %}{% if a == b %}{% endif %}{% endfor %}"
@@ -42,6 +46,7 @@ GROWTH = {
     "replace filter": (
         "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s | replace('a', 'aaaaaaaa') %}{% endfor %}"
     ),
+    "replace by keyword": "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s | replace('a', new='aaaaaaaa') %}{% endfor %}",
     "replace of nothing": "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s.replace('', n.s) %}{% endfor %}",
     "join": "{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s.join([n.s, n.s, n.s]) %}{% endfor %}",
     "join filter": "{{ range(99999) | join('x' * 99999) }}",

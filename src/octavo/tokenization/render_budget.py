@@ -8,20 +8,23 @@ written or copied and each element looked at, eight for each operation, whatever
 from __future__ import annotations
 
 import time
-from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any
 
 from jinja2 import Undefined
+from jinja2.runtime import Context
 
 from octavo.errors import ChatTemplateError
 
-BASE_UNITS = 2 * 2**20
-UNITS_PER_INPUT_UNIT = 64
+BASE_UNITS = 2**20
+UNITS_PER_INPUT_UNIT = 32
 MAX_SECONDS = 2.0
 MAX_DEPTH = 128
 """Of containers in containers; a mapping counts twice, for its pairs."""
 OPERATION_UNITS = 8
 
 _VIEWS = (KeysView, ValuesView, ItemsView)
+_END = object()
 
 
 class RenderBudget:
@@ -65,6 +68,35 @@ class RenderBudget:
             raise ChatTemplateError("the chat template makes a value that is too large")
 
 
+class BudgetedContext(Context):
+    """A template's variables, and the budget of the rendering they belong to."""
+
+    budget: RenderBudget
+
+    def derived(self, locals: dict[str, Any] | None = None) -> Context:
+        """The context of a macro or block: the same rendering, so the same budget."""
+        context = super().derived(locals)
+        assert isinstance(context, BudgetedContext)
+        context.budget = self.budget
+        return context
+
+
+def budget_of(context: Context) -> RenderBudget:
+    """The budget of the rendering that ``context`` belongs to."""
+    assert isinstance(context, BudgetedContext)
+    return context.budget
+
+
+def length_of(value: object) -> int:
+    """Characters or elements of what has a length that can grow; 0 for all else."""
+    return len(value) if isinstance(value, (str, list, tuple, range, Mapping, *_VIEWS)) else 0
+
+
+def bytes_of(value: object) -> int:
+    """What a copy of a string or container takes, about: a character one byte, an element a pointer."""
+    return length_of(value) * (1 if isinstance(value, str) else 8)
+
+
 def measure(value: object, limit: int | None = None, indent: int = 0) -> tuple[int, int]:
     """``(elements, characters)`` of plain data written out; containers that share parts count the parts each time.
 
@@ -76,22 +108,25 @@ def measure(value: object, limit: int | None = None, indent: int = 0) -> tuple[i
         ChatTemplateError: it is no plain data, or nested too deeply.
     """
     nodes = characters = 0
-    waiting: list[tuple[object, int]] = [(value, 0)]
-    while waiting:
-        value, depth = waiting.pop()
+    open_containers: list[Iterator[object]] = [iter((value,))]
+    while open_containers:
+        part = next(open_containers[-1], _END)
+        if part is _END:
+            open_containers.pop()
+            continue
         nodes += 1
-        characters += indent * depth
-        if isinstance(value, str):
-            characters += len(value)
-        elif isinstance(value, int):  # bool too
-            characters += value.bit_length() >> 1
-        elif isinstance(value, Mapping):
-            waiting.extend((part, depth + 1) for part in value.items())
-        elif isinstance(value, (list, tuple, *_VIEWS)):
-            waiting.extend((part, depth + 1) for part in value)
-        elif not (value is None or isinstance(value, (float, range, Undefined))):
-            raise ChatTemplateError(f"{type(value).__name__} is no plain data")
-        if depth > MAX_DEPTH:
+        characters += indent * len(open_containers)
+        if isinstance(part, str):
+            characters += len(part)
+        elif isinstance(part, int):  # bool too
+            characters += part.bit_length() >> 1
+        elif isinstance(part, Mapping):
+            open_containers.append(iter(part.items()))
+        elif isinstance(part, (list, tuple, *_VIEWS)):
+            open_containers.append(iter(part))
+        elif not (part is None or isinstance(part, (float, range, Undefined))):
+            raise ChatTemplateError(f"{type(part).__name__} is no plain data")
+        if len(open_containers) > MAX_DEPTH:
             raise ChatTemplateError(f"data nested deeper than {MAX_DEPTH} levels")
         if limit is not None and nodes + characters > limit:
             break

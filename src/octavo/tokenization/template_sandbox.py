@@ -14,8 +14,7 @@ Importing this module imports Jinja; :mod:`octavo.tokenization.chat_template` do
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +22,6 @@ from jinja2 import Undefined, nodes, pass_context
 from jinja2.environment import Template
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
-from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -31,47 +29,30 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from octavo.errors import ChatTemplateError
-from octavo.tokenization.render_budget import OPERATION_UNITS, RenderBudget
+from octavo.tokenization.render_budget import (
+    OPERATION_UNITS,
+    BudgetedContext,
+    RenderBudget,
+    budget_of,
+    bytes_of,
+)
+from octavo.tokenization.template_filters import (
+    STRING_METHODS,
+    as_text,
+    call_string_method,
+    template_filters,
+    template_tests,
+)
 
 MAX_RANGE = 100_000
 MAX_NUMBER_BITS = 4096
-MAX_INDENT = 16
 
-_STRING_METHODS = frozenset({
-    "capitalize", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal", "isdigit", "islower",
-    "isnumeric", "isspace", "istitle", "isupper", "join", "lower", "lstrip", "partition", "removeprefix",
-    "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-    "startswith", "strip", "swapcase", "title", "upper"
-})  # fmt: skip
 _METHODS: tuple[tuple[type, frozenset[str]], ...] = (
-    (str, _STRING_METHODS),
+    (str, STRING_METHODS),
     (Mapping, frozenset({"get", "items", "keys", "values"})),
     (list, frozenset({"count", "index"})),
     (tuple, frozenset({"count", "index"})),
 )
-# Filters that see their input as text; that pick some of its elements; and that look at no more than one thing.
-_TEXT_FILTERS = frozenset({
-    "capitalize", "e", "escape", "indent", "lower", "replace", "safe", "string", "title", "trim", "upper"
-})  # fmt: skip
-_PICKING_FILTERS = frozenset({
-    "dictsort", "items", "list", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort",
-    "unique"
-})  # fmt: skip
-_VALUE_FILTERS = frozenset({"abs", "count", "d", "default", "first", "float", "int", "last", "length"})
-_LISTING_METHODS = frozenset({"partition", "rpartition", "rsplit", "split", "splitlines"})
-
-
-class BudgetedContext(Context):
-    """A template's variables, and the budget of the rendering they belong to."""
-
-    budget: RenderBudget
-
-    def derived(self, locals: dict[str, Any] | None = None) -> Context:
-        """The context of a macro or block: the same rendering, so the same budget."""
-        context = super().derived(locals)
-        assert isinstance(context, BudgetedContext)
-        context.budget = self.budget
-        return context
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
@@ -84,16 +65,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, GenerationTag], finalize=_output
         )
-        names = ("join", "map", *_TEXT_FILTERS, *_PICKING_FILTERS, *_VALUE_FILTERS)
-        self.filters = {name: _budgeted_filter(name) for name in names}
-        self.filters |= {
-            "tojson": _to_json,
-            "_copy": _copy,
-            "_each": _each,
-            "_new": _new,
-            "_step": _step,
-            "_text": _text,
-        }
+        self.filters = template_filters()
+        self.filters |= {"_copy": _copy, "_each": _each, "_new": _new, "_step": _step, "_text": as_text}
+        self.tests = template_tests()
         self.globals = {
             "range": _bounded_range,
             "dict": _plain_dict,
@@ -128,12 +102,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Every call of a template comes through here."""
         # Named as Jinja names them: a template's own keyword arguments may be called self, context or obj.
-        budget = _budget(__context)
+        budget = budget_of(__context)
         budget.operation()
         if isinstance(__obj, LoopContext):
             args = tuple(_each(__context, argument) for argument in args)
         elif isinstance(getattr(__obj, "__self__", None), str):
-            return _call_string_method(budget, __obj, args, kwargs)
+            return call_string_method(budget, __obj, args, kwargs)
         elif not __self._is_known_callable(__obj):
             raise SecurityError(f"{type(__obj).__name__} cannot be called here")
         return super().call(__context, __obj, *args, **kwargs)
@@ -148,16 +122,16 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Every arithmetic operator of a template comes through here."""
-        budget = _budget(context)
+        budget = budget_of(context)
         budget.operation()
         numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
         if numbers:
             _check_numbers(operator, left, right)
         elif operator == "+":
-            budget.spend(_length(left) + _length(right))
+            budget.spend(bytes_of(left) + bytes_of(right))
         elif operator == "*":
             sequence, count = (right, left) if isinstance(left, int) else (left, right)
-            budget.spend(_length(sequence) * max(0, count) if isinstance(count, int) else 0)
+            budget.spend(bytes_of(sequence) * max(0, count) if isinstance(count, int) else 0)
         elif not isinstance(left, Undefined) and not isinstance(right, Undefined):
             raise SecurityError(f"operator {operator} works on numbers only here, not on {type(left).__name__}")
         result = super().call_binop(context, operator, left, right)
@@ -238,27 +212,15 @@ class _CountWork(NodeTransformer):
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         return _filtered(self.generic_visit(node), "_step")
 
-    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802
-        return _filtered(self.generic_visit(node), "_step")
-
 
 def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-def _budget(context: Context) -> RenderBudget:
-    assert isinstance(context, BudgetedContext)
-    return context.budget
-
-
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, (str, list, tuple, range)) else 0
-
-
 @pass_context
 def _each(context: Context, value: Any) -> Iterator[Any]:
     """The elements of what a loop goes through, each at the price of an operation."""
-    budget = _budget(context)
+    budget = budget_of(context)
     for element in value:
         budget.operation()
         yield element
@@ -267,108 +229,27 @@ def _each(context: Context, value: Any) -> Iterator[Any]:
 @pass_context
 def _new(context: Context, value: Any) -> Any:
     """A container that the template puts together: only plain data in it, and not too much."""
-    _budget(context).spend_on_container(value)
+    budget_of(context).spend_on_container(value)
     return value
 
 
 @pass_context
 def _copy(context: Context, value: Any) -> Any:
     """A slice: a copy of a part of what was there."""
-    _budget(context).spend(OPERATION_UNITS + _length(value))
+    budget_of(context).spend(OPERATION_UNITS + bytes_of(value))
     return value
 
 
 @pass_context
 def _step(context: Context, value: Any) -> Any:
-    _budget(context).operation()
+    budget_of(context).operation()
     return value
-
-
-@pass_context
-def _text(context: Context, value: Any) -> str:
-    """What ``value`` looks like as text."""
-    _budget(context).spend_on_text(value)
-    return value if isinstance(value, str) else str(value)
 
 
 @pass_context
 def _output(context: Context, value: Any) -> str:
     """Called by Jinja with everything that is output."""
-    return _text(context, value)
-
-
-@pass_context
-def _to_json(
-    context: Context,
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """``tojson`` as chat templates expect it: not escaped for HTML."""
-    if indent is not None and not (isinstance(indent, int) and 0 <= indent <= MAX_INDENT):
-        raise ChatTemplateError(f"tojson: indent must be between 0 and {MAX_INDENT}, not {indent!r:.80}")
-    if separators is not None and sum(map(_length, separators)) > MAX_INDENT:
-        raise ChatTemplateError("tojson: the separators are too long")
-    _budget(context).spend_on_text(value, indent or 0)
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _budgeted_filter(name: str) -> Callable[..., Any]:
-    """Jinja's filter of that name, at the price of what it reads and makes."""
-    original = FILTERS[name]
-    takes_context = getattr(original, "jinja_pass_arg", None)
-
-    @pass_context
-    def budgeted(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
-        budget = _budget(context)
-        budget.operation()
-        if name in _TEXT_FILTERS:
-            if not isinstance(value, str):
-                value = _text(context, value)
-            budget.spend(len(value) + _growth(name, value, args, kwargs))
-        elif name == "join":
-            budget.spend_on_text(value)
-            budget.spend(_length(value) * max(map(_length, (*args, *kwargs.values())), default=0))
-        elif name not in _VALUE_FILTERS:
-            budget.spend(OPERATION_UNITS * _length(value))
-        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
-        before = () if takes_context is None else (first[takes_context.name],)
-        result = original(*before, value, *args, **kwargs)
-        if isinstance(result, Iterator):
-            result = list(result)
-        if name == "map":
-            budget.spend_on_container(result)
-        return result
-
-    return budgeted
-
-
-def _growth(name: str, text: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Characters by which a text filter or method may lengthen its text, at most."""
-    if name == "indent":
-        width = (*args, kwargs.get("width", 4))[0]
-        return (text.count("\n") + 1) * (_length(width) if isinstance(width, str) else abs(int(width)))
-    if name == "replace":
-        old, new = (*args, kwargs.get("old", kwargs.get("s")), kwargs.get("new"))[:2]
-        return (text.count(old) if isinstance(old, str) else 0) * _length(new)
-    return 5 * len(text) if name in ("e", "escape") else 0
-
-
-def _call_string_method(budget: RenderBudget, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    text, name = method.__self__, method.__name__
-    if name not in _STRING_METHODS:
-        raise SecurityError(f"str.{name} cannot be called here")
-    kwargs = {key: value for key, value in kwargs.items() if key not in ("_loop_vars", "_block_vars")}  # Jinja's own
-    budget.spend(len(text) * (OPERATION_UNITS if name in _LISTING_METHODS else 1))
-    if name == "join":
-        for elements in args:
-            budget.spend_on_text(elements)
-            budget.spend(len(text) * _length(elements))
-    else:
-        budget.spend(_growth(name, text, args, kwargs))
-    return method(*args, **kwargs)
+    return as_text(context, value)
 
 
 def _check_numbers(operator: str, left: float, right: float) -> None:
@@ -388,7 +269,7 @@ def _bounded_range(*args: int) -> range:
 @pass_context
 def _plain_dict(context: Context, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     result = dict(*args, **kwargs)
-    _budget(context).spend_on_container(result)
+    budget_of(context).spend_on_container(result)
     return result
 
 
@@ -397,6 +278,6 @@ def _raise_exception(message: object = "") -> None:
 
 
 def _strftime_now(pattern: str) -> str:
-    if _length(pattern) > 200:
+    if bytes_of(pattern) > 200:
         raise ChatTemplateError("strftime_now: the pattern is too long")
     return datetime.now().strftime(pattern)
