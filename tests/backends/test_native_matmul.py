@@ -31,7 +31,15 @@ def random_tensor(type: TensorType, rows: int, columns: int, seed: int) -> HostT
         return HostTensor("w", type, (rows, columns), data)
     blocks = rows * columns // type.block_elements
     data = rng.integers(0, 256, (blocks, type.block_bytes), dtype=np.uint8)
-    halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+    halves = {
+        "Q2_K": (80, 82),
+        "Q3_K": (108,),
+        "Q4_K": (0, 2),
+        "Q5_K": (0, 2),
+        "Q6_K": (208,),
+        "Q4_1": (0, 2),
+        "Q5_1": (0, 2),
+    }
     for offset in halves.get(type.label, (0,)):
         scale = (rng.uniform(-0.01, 0.01, blocks)).astype(np.float16)
         data[:, offset : offset + 2] = scale.view(np.uint8).reshape(-1, 2)
