@@ -5,7 +5,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenization.conftest import SENTENCEPIECE_TEXT
 from tokenization.slow_bpe import SlowByteLevelBpe, slow_sentencepiece
@@ -56,6 +56,7 @@ def test_byte_level_ids_equal_the_slow_twin(smollm2, twin, text):
 @given(text=st.text(st.sampled_from("  aabbnothe=-éAx\n") | st.characters(codec="utf-8"), max_size=40))
 def test_sentencepiece_ids_equal_the_slow_twin(sentencepiece, sentencepiece_metadata, text):
     tokens = sentencepiece_metadata["tokenizer.ggml.tokens"]
+    assume(not any(special in text for special in tokens[:3]))
     pieces = range(259, len(tokens))
     scores = {tokens[i]: sentencepiece_metadata["tokenizer.ggml.scores"][i] for i in pieces}
     ids = {token: token_id for token_id, token in enumerate(tokens)}
