@@ -4,8 +4,9 @@
 //                                  ├─▶ even + odd of a group, M rows × 16 features ──scale──▶ acc, in registers
 //   activations ────▶ A tiles ─────┘
 //
-// A panel is widened once for all rows. Four products are in flight: each step stores the product of four groups ago,
-// starts the next one in its tile, and scales the stored one, so that the tile unit and the vector unit overlap.
+// A panel is widened once for all rows. The work is one stream of steps over panels, rows and groups. Four products are in
+// flight: a step stores the product that was started four steps ago and scales it while its tile works on the next one,
+// so that the tile unit and the vector unit overlap, also from one block of rows to the next.
 // One or two rows are faster by fma: the tile unit takes as long for their loads as for sixteen rows.
 #include "kernels/matmul_panel.h"
 #include "kernels/tiles.h"
@@ -26,117 +27,138 @@ struct WidenedPanel {
 };
 
 template <PackKind kKind, ScaleKind kScale, bool kMinima, int M>
-class PanelByTiles {
+class ProductByTiles {
  public:
-  PanelByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, const WidenedPanel& widened)
-      : w_(w), a_(a), o_(o), widened_(widened), num_groups_(w.num_groups()) {}
+  ProductByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, const WidenedPanel& widened)
+      : w_(w), a_(a), o_(o), widened_(widened), num_groups_(w.num_groups()),
+        last_block_((num_groups_ - 1) / kInFlight * kInFlight), sums_(w.group == 32 ? a.sums : a.sums16),
+        sums_stride_(4 * a.padded_groups(w.group)) {}
 
-  // Rows row … row + M - 1 of the product; `fresh`: the panel is not widened yet.
-  void multiply(int64_t panel, int64_t row, bool fresh) {
-    const uint8_t* base = w_.panel(panel);
+  void run(int64_t first_panel, int64_t end_panel) {
     F32x16 acc[M];
-    for (int m = 0; m < M; ++m) acc[m] = zero_f32();
-
-    const int64_t first_drained = std::max<int64_t>(0, num_groups_ - kInFlight);
-    if (fresh) widen(base, 0, 2 * kInFlight);
-    for (int64_t g = 0; g < num_groups_; g += kInFlight) {
-      if (fresh) widen(base, g + 2 * kInFlight, g + 3 * kInFlight);
-      step<0>(base, row, g, acc);
-      step<1>(base, row, g + 1, acc);
-      step<2>(base, row, g + 2, acc);
-      step<3>(base, row, g + 3, acc);
-    }
-    for (int64_t g = first_drained; g < num_groups_; ++g) {
-      switch (g % kInFlight) {
-        case 0: _tile_stored(0, products_[0], kTileBytes); break;
-        case 1: _tile_stored(1, products_[1], kTileBytes); break;
-        case 2: _tile_stored(2, products_[2], kTileBytes); break;
-        case 3: _tile_stored(3, products_[3], kTileBytes); break;
+    Place previous{};  // whose last products are in flight
+    for (int64_t panel = first_panel; panel < end_panel; ++panel) {
+      for (int64_t row = 0; row < a_.num_rows; row += M) {
+        const Place place{w_.panel(panel), panel, row};
+        const bool fresh = row == 0;
+        if (fresh) {
+          widen(place, 0, 2 * kInFlight);
+          if constexpr (kMinima) widen_minima(place);
+        }
+        unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
+          if (previous.base && last_block_ + tile < num_groups_) scale<tile>(previous, last_block_ + tile, acc);
+          if (tile < num_groups_) start<tile>(place, tile);
+        });
+        if (previous.base) finish(previous, acc);
+        unroll<M>([&](auto m) { acc[m] = zero_f32(); });
+        int64_t run = 0;
+        if constexpr (kMinima) _tile_zero(6);
+        for (int64_t g = kInFlight; g <= last_block_; g += kInFlight) {
+          if (fresh) widen(place, g + kInFlight, g + 2 * kInFlight);
+          unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
+            scale<tile>(place, g - kInFlight + tile, acc);
+            if (g + tile < num_groups_) start<tile>(place, g + tile);
+          });
+          if constexpr (kMinima) {
+            if (run < w_.num_sum_runs()) gather_minima(row, run++);
+          }
+        }
+        if constexpr (kMinima) {
+          while (run < w_.num_sum_runs()) gather_minima(row, run++);
+        }
+        previous = place;
       }
-      scale(base, g, acc);
     }
-    if constexpr (kMinima) add_minima_by_tiles(base, row, fresh, acc);
-    store_rows(panel, row, acc);
+    unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
+      if (last_block_ + tile < num_groups_) scale<tile>(previous, last_block_ + tile, acc);
+    });
+    finish(previous, acc);
   }
 
  private:
-  void widen(const uint8_t* base, int64_t first, int64_t end) const {
+  struct Place {
+    const uint8_t* base;  // of the panel
+    int64_t panel, row;
+  };
+
+  void widen(const Place& place, int64_t first, int64_t end) const {
     const int64_t code_bytes = w_.group * kPanel * code_bits(kKind) / 8;
     for (int64_t g = first; g < end && g < num_groups_; ++g) {
-      widen_group<kKind>(w_, base + g * code_bytes, w_.group, widened_.groups + g * kGroupBytes);
+      widen_group<kKind>(w_, place.base + g * code_bytes, w_.group, widened_.groups + g * kGroupBytes);
     }
   }
 
-  // Starts the product of group g in result tile kTile, after storing the one that was there, which it then scales.
-  // The intrinsics paste their tile numbers into assembly, so they must be literals.
-  template <int kTile>
-  OCTAVO_INLINE void step(const uint8_t* base, int64_t row, int64_t g, F32x16 (&acc)[M]) {
-    if (g >= num_groups_) return;
-    const uint16_t* a = a_.bf16 + row * a_.padded_columns + g * w_.group;
-    const int64_t stride = a_.padded_columns * 2;
-    const uint8_t* b = widened_.groups + g * kGroupBytes;
-#define OCTAVO_STEP(tile, a_tile, b_tile)                                   \
-  if constexpr (kTile == tile) {                                            \
-    if (g >= kInFlight) _tile_stored(tile, products_[tile], kTileBytes);    \
-    _tile_zero(tile);                                                       \
-    _tile_loadd(a_tile, a, stride);                                         \
-    _tile_loadd(b_tile, b, kTileBytes);                                     \
-    _tile_dpbf16ps(tile, a_tile, b_tile);                                   \
-  }
-    OCTAVO_STEP(0, 4, 6)
-    OCTAVO_STEP(1, 5, 7)
-    OCTAVO_STEP(2, 4, 6)
-    OCTAVO_STEP(3, 5, 7)
-#undef OCTAVO_STEP
-    if (g >= kInFlight) scale(base, g - kInFlight, acc);
-  }
-
-  OCTAVO_INLINE void scale(const uint8_t* base, int64_t g, F32x16 (&acc)[M]) const {
-    const F32x16 scales = load_scales<kScale>(base + w_.scales_offset, g);
-    const float* product = products_[g % kInFlight];
-    for (int m = 0; m < M; ++m) acc[m] = fma(scales, load(product + m * 16), acc[m]);
-  }
-
   // Two pair rows per group: (high, high) and (low, low).
-  void widen_minima(const uint8_t* base) const {
+  void widen_minima(const Place& place) const {
     uint8_t* b = widened_.minima;
     for (int64_t g = 0; g < w_.num_sum_runs() * sum_run(w_.group); ++g, b += 2 * kTileBytes) {
-      const F32x16 minima = g < num_groups_ ? load_scales<kScale>(base + w_.minima_offset, g) : zero_f32();
+      const F32x16 minima = g < num_groups_ ? load_scales<kScale>(place.base + w_.minima_offset, g) : zero_f32();
       store_pairs(b, high_part(minima), high_part(minima));
       store_pairs(b + kTileBytes, low_part(minima), low_part(minima));
     }
   }
 
-  OCTAVO_INLINE void add_minima_by_tiles(const uint8_t* base, int64_t row, bool fresh, F32x16 (&acc)[M]) {
-    if (fresh) widen_minima(base);
-    const int64_t stride = 4 * a_.padded_groups(w_.group);
-    const uint16_t* sums = (w_.group == 32 ? a_.sums : a_.sums16).bf16 + row * stride;
-    _tile_zero(0);
-    for (int64_t run = 0; run < w_.num_sum_runs(); ++run) {
-      _tile_loadd(4, sums + run * w_.group, stride * 2);
-      _tile_loadd(6, widened_.minima + run * w_.group / 2 * kTileBytes, kTileBytes);
-      _tile_dpbf16ps(0, 4, 6);
-    }
-    _tile_stored(0, products_[0], kTileBytes);
-    for (int m = 0; m < M; ++m) acc[m] = add(acc[m], load(products_[0] + m * 16));
+  // Starts the product of a group. The intrinsics paste tile numbers into assembly, so these must be literals.
+  template <int kTile>
+  OCTAVO_INLINE void start(const Place& place, int64_t g) const {
+    const uint16_t* a = a_.bf16 + place.row * a_.padded_columns + g * w_.group;
+    const int64_t stride = a_.padded_columns * 2;
+    const uint8_t* b = widened_.groups + g * kGroupBytes;
+#define OCTAVO_START(tile)          \
+  if constexpr (kTile == tile) {    \
+    _tile_zero(tile);               \
+    _tile_loadd(4, a, stride);      \
+    _tile_loadd(5, b, kTileBytes);  \
+    _tile_dpbf16ps(tile, 4, 5);     \
+  }
+    OCTAVO_START(0)
+    OCTAVO_START(1)
+    OCTAVO_START(2)
+    OCTAVO_START(3)
+#undef OCTAVO_START
   }
 
-  void store_rows(int64_t panel, int64_t row, const F32x16 (&acc)[M]) const {
-    const int64_t column = panel * kPanel, left = w_.num_features - column;
+  // Adds a finished product to the sums.
+  template <int kTile>
+  OCTAVO_INLINE void scale(const Place& place, int64_t g, F32x16 (&acc)[M]) {
+    float* product = products_[kTile];
+    if constexpr (kTile == 0) _tile_stored(0, product, kTileBytes);
+    if constexpr (kTile == 1) _tile_stored(1, product, kTileBytes);
+    if constexpr (kTile == 2) _tile_stored(2, product, kTileBytes);
+    if constexpr (kTile == 3) _tile_stored(3, product, kTileBytes);
+    const F32x16 scales = load_scales<kScale>(place.base + w_.scales_offset, g);
+    unroll<M>([&](auto m) { acc[m] = fma(scales, load(product + m * 16), acc[m]); });
+  }
+
+  OCTAVO_INLINE void gather_minima(int64_t row, int64_t run) const {
+    _tile_loadd(4, sums_.bf16 + row * sums_stride_ + run * w_.group, sums_stride_ * 2);
+    _tile_loadd(5, widened_.minima + run * w_.group / 2 * kTileBytes, kTileBytes);
+    _tile_dpbf16ps(6, 4, 5);
+  }
+
+  OCTAVO_INLINE void finish(const Place& place, F32x16 (&acc)[M]) {
+    if constexpr (kMinima) {
+      _tile_stored(6, minima_, kTileBytes);
+      unroll<M>([&](auto m) { acc[m] = add(acc[m], load(minima_ + m * 16)); });
+    }
+    const int64_t column = place.panel * kPanel, left = w_.num_features - column;
     const int lanes = left >= kPanel ? kPanel : static_cast<int>(left);
     const F32x16 bias = o_.bias ? load_partial(o_.bias + column, lanes) : zero_f32();
-    for (int m = 0; m < M; ++m) {
-      if (row + m >= a_.num_rows) break;
-      store_partial(o_.out + (row + m) * o_.stride + column, lanes, o_.bias ? add(acc[m], bias) : acc[m]);
-    }
+    float* out = o_.out + place.row * o_.stride + column;
+    unroll<M>([&](auto m) {
+      if (place.row + m < a_.num_rows) store_partial(out + m * o_.stride, lanes, o_.bias ? add(acc[m], bias) : acc[m]);
+    });
   }
 
   const PackedMatrix& w_;
   const Activations& a_;
   const MatmulOutput& o_;
   const WidenedPanel widened_;
-  const int64_t num_groups_;
+  const int64_t num_groups_, last_block_;  // groups, and the first one of the last four
+  const GroupSums sums_;
+  const int64_t sums_stride_;
   alignas(64) float products_[kInFlight][M * 16];
+  alignas(64) float minima_[M * 16];
 };
 
 WidenedPanel widening_space(const PackedMatrix& w) {
@@ -159,10 +181,7 @@ template <PackKind kKind, ScaleKind kScale, bool kMinima, int M>
 void multiply_panels_of(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a,
                         const MatmulOutput& o, const WidenedPanel& widened) {
   configure_tiles(M, w.group);
-  PanelByTiles<kKind, kScale, kMinima, M> product(w, a, o, widened);
-  for (int64_t panel = first_panel; panel < end_panel; ++panel) {
-    for (int64_t row = 0; row < a.num_rows; row += M) product.multiply(panel, row, row == 0);
-  }
+  ProductByTiles<kKind, kScale, kMinima, M>(w, a, o, widened).run(first_panel, end_panel);
 }
 
 template <PackKind kKind>

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "kernels/kernels.h"
-
-#define OCTAVO_INLINE inline __attribute__((always_inline))
+#include "simd/unroll.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 

@@ -13,7 +13,8 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 constexpr int kTileRows = 16;   // of the left operand and of the result
 constexpr int kTileBytes = 64;  // per row
 
-// Tiles 0-3 are results [rows, 16 floats], 4-5 left operands [rows, depth], 6-7 right operands [depth / 2, 16 pairs].
+// Tiles 4 and 5 are the left operand [rows, depth] and the right one [depth / 2, 16 pairs] (the processor renames them, so
+// one of each is enough), all others results [rows, 16 floats].
 // Loaded at the start of every kernel call: another library may have used the tiles of this thread in between.
 inline void configure_tiles(int rows, int depth) {
   struct alignas(64) Config {
@@ -23,8 +24,8 @@ inline void configure_tiles(int rows, int depth) {
   } config = {};
   config.palette = 1;
   for (int t = 0; t < 8; ++t) {
-    config.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? depth * 2 : kTileBytes);
-    config.rows[t] = static_cast<uint8_t>(t < 6 ? rows : depth / 2);
+    config.row_bytes[t] = static_cast<uint16_t>(t == 4 ? depth * 2 : kTileBytes);
+    config.rows[t] = static_cast<uint8_t>(t == 5 ? depth / 2 : rows);
   }
   // GCC 12 does not know that the instruction reads the struct, and would drop the stores above.
   __asm__ volatile("" : : "r"(&config) : "memory");
