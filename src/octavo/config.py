@@ -50,14 +50,20 @@ class SchedulerConfig:
         max_num_batched_tokens: token budget of one step; a longer prompt is prefilled in chunks.
         max_num_seqs: requests that may run at once.
         max_model_len: tokens of prompt and output together; ``None``: the model's own limit.
+        max_waiting_requests: one more is refused at once.
+        max_queue_time_s: a request that has not started by then ends with ``finish_reason="timeout"``.
     """
 
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 64
     max_model_len: int | None = None
+    max_waiting_requests: int | None = None
+    max_queue_time_s: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, "max_num_batched_tokens", "max_num_seqs", "max_model_len")
+        _require_positive(self, "max_num_batched_tokens", "max_num_seqs", "max_model_len", "max_waiting_requests")
+        if self.max_queue_time_s is not None and not self.max_queue_time_s > 0:
+            raise ConfigError(f"max_queue_time_s must be positive, not {self.max_queue_time_s}")
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise ConfigError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "

@@ -10,7 +10,8 @@
     ├── ChatTemplateError      a chat template is wrong, loops, or refuses the messages
     ├── BackendError           a backend cannot be used here, or refuses an input
     └── RequestError           one request is invalid; all others go on
-        └── RequestTooLargeError   it could never fit; the message has the numbers
+        ├── RequestTooLargeError   it could never fit; the message has the numbers
+        └── QueueFullError         too many wait already; try again later
 
 A message says what is wrong and what to change. A fault of our own is an ``assert`` instead.
 """
@@ -68,3 +69,7 @@ class RequestError(OctavoError, ValueError):
 
 class RequestTooLargeError(RequestError):
     """The request could never fit, whatever else is running."""
+
+
+class QueueFullError(RequestError):
+    """Too many requests wait already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable
 from enum import Enum
@@ -30,14 +31,18 @@ class Request:
         seed: of the draws; never ``None`` here.
         stop_ids: tokens that end the output.
         priority: smaller runs sooner.
+        tenant: who asks; tenants share fairly.
+        deadline_s: when to give up, seconds on the engine's clock; infinite for never.
+        charged: weighted tokens that the tenant has been charged for this request.
         arrival: position in the order of arrival.
         max_tokens: of prompt and output together; set when the scheduler accepts the request.
         slot: row of the executor's state; -1 unless running.
         attention_at: number of tokens at which the scheduler next has to do more than append one.
-        finish_reason: ``stop``, ``length`` or ``abort``.
+        finish_reason: ``stop``, ``length``, ``abort`` or ``timeout``.
         stop_token_id: the token among ``stop_ids`` that ended the output.
         num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted; -1 before that.
         num_preemptions, num_recomputed_tokens, max_blocks: see :class:`octavo.outputs.RequestMetrics`.
+        forks: requests that share the prompt and part from it at the first generated token.
         first_scheduled_s: when it first ran, seconds on the engine's clock.
     """
 
@@ -45,8 +50,11 @@ class Request:
         "arrival",
         "arrival_s",
         "attention_at",
+        "charged",
+        "deadline_s",
         "finish_reason",
         "first_scheduled_s",
+        "forks",
         "max_blocks",
         "max_tokens",
         "namespace",
@@ -63,6 +71,7 @@ class Request:
         "status",
         "stop_ids",
         "stop_token_id",
+        "tenant",
         "token_ids",
     )
 
@@ -76,7 +85,9 @@ class Request:
         seed: int = 0,
         namespace: Namespace = DEFAULT_NAMESPACE,
         priority: int = 0,
+        tenant: str = "",
         arrival_s: float = 0.0,
+        deadline_s: float = math.inf,
     ) -> None:
         self.request_id = request_id
         self.token_ids = array("i", prompt_token_ids)
@@ -88,6 +99,9 @@ class Request:
             self.stop_ids |= frozenset(eos_token_ids)
         self.namespace = namespace
         self.priority = priority
+        self.tenant = tenant
+        self.deadline_s = deadline_s
+        self.charged = 0
         self.arrival = 0
         self.arrival_s = arrival_s
         self.status = RequestStatus.WAITING
@@ -102,6 +116,7 @@ class Request:
         self.num_recomputed_tokens = 0
         self.max_blocks = 0
         self.first_scheduled_s: float | None = None
+        self.forks: list[Request] = []
 
     @property
     def num_tokens(self) -> int:

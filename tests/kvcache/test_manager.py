@@ -209,6 +209,33 @@ def test_the_first_write_to_a_shared_partial_block_copies_it() -> None:
     manager.check_integrity()
 
 
+def test_a_fork_hears_of_changes_that_its_parent_has_not_passed_on() -> None:
+    """The executor copies the parent's table as it knows it: before equal blocks became one."""
+    manager = PagedKVCacheManager(num_blocks=8, block_size=4)
+    ids = tokens(1, 2, 3, 4, 5)
+    for name in "ab":
+        manager.admit(name, len(ids), NO_MATCH, DEFAULT_NAMESPACE)
+        manager.cache_blocks(name, ids, 5)
+    manager.fork("b", "c")
+    assert manager.take_updates() == [("b", 0, [0]), ("c", 0, [0])]
+    manager.check_integrity()
+
+
+def test_a_copy_that_was_never_made_is_not_cached() -> None:
+    """A request preempted between the plan to copy its shared tail and the step that would have copied."""
+    manager = PagedKVCacheManager(num_blocks=8, block_size=4)
+    ids = tokens(1, 2, 3, 4, 5, 6)
+    manager.admit("a", len(ids), NO_MATCH, DEFAULT_NAMESPACE)
+    manager.cache_blocks("a", ids, 6)
+    manager.fork("a", "b")
+    assert manager.allocate("b", 1) == [0, 2]
+    manager.free("a")
+    finish(manager, "b", ids)
+    assert manager.take_copies() == []
+    match = manager.match_prefix(tokens(1, 2, 3, 4, 5, 6, 7))
+    assert (match.num_tokens, match.partial) == (6, manager.block_pool.blocks[1])
+
+
 def test_a_fork_needs_a_block_for_its_copy() -> None:
     manager = PagedKVCacheManager(num_blocks=2, block_size=4)
     manager.allocate("a", 6)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from support.checking_executor import CheckingExecutor, solo_answer
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.errors import RequestError, RequestTooLargeError
+from octavo.errors import QueueFullError, RequestError, RequestTooLargeError
 from octavo.kvcache.manager import PagedKVCacheManager
 from octavo.request import Request
 from octavo.sampling_params import SamplingParams
@@ -25,7 +26,13 @@ def make_core(
     return EngineCore(Scheduler(config, manager, max_model_len), CheckingExecutor(num_blocks, block_size))
 
 
-def make_request(name: str, num_prompt: int, max_tokens: int = 4, first: int = 0, **keywords: int) -> Request:
+def expect_short_outputs(core: EngineCore) -> EngineCore:
+    """Make the forecast so optimistic that requests are admitted which later do not fit together."""
+    core.scheduler.forecast.mean_output_tokens = 0.0
+    return core
+
+
+def make_request(name: str, num_prompt: int, max_tokens: int = 4, first: int = 0, **keywords: Any) -> Request:
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     return Request(name, range(first, first + num_prompt), params, **keywords)
 
@@ -121,28 +128,27 @@ def test_slots_limit_how_many_run() -> None:
 
 def test_the_latest_is_preempted_and_comes_back_with_the_same_answer() -> None:
     """The lesson's second fault: without preemption all running requests can wait for each other forever."""
-    core = make_core(num_blocks=6, block_size=4)
-    requests = [make_request(name, 8, max_tokens=4, first=first) for name, first in (("a", 0), ("b", 20), ("c", 40))]
+    core = expect_short_outputs(make_core(num_blocks=6, block_size=4))
+    requests = [make_request(name, 8, max_tokens=12, first=first) for name, first in (("a", 0), ("b", 20))]
     for request in requests:
         core.add_request(request)
-    step(core)
-    scheduled = step(core)
-    assert names(scheduled.preempted) == ["c"]
-    assert names(scheduled.decodes) == ["a", "b"]
+    plan = [step(core) for _ in range(6)]
+    assert [names(scheduled.preempted) for scheduled in plan] == [[], [], [], [], [], ["b"]]
+    assert names(plan[-1].decodes) == ["a"]
     run(core)
-    assert [request.num_preemptions for request in requests] == [0, 0, 1]
+    assert [request.num_preemptions for request in requests] == [0, 1]
     assert [request.output_token_ids for request in requests] == [solo_answer(request) for request in requests]
 
 
 def test_priority_protects_from_preemption_and_jumps_the_queue() -> None:
-    core = make_core(num_blocks=4, block_size=4)
-    early = make_request("early", 8, max_tokens=8)
-    urgent = make_request("urgent", 8, max_tokens=8, first=20, priority=-1)
+    core = expect_short_outputs(make_core(num_blocks=6, block_size=4))
+    early = make_request("early", 8, max_tokens=12)
+    urgent = make_request("urgent", 8, max_tokens=12, first=20, priority=-1)
     core.add_request(early)
     core.add_request(urgent)
-    step(core)
-    scheduled = step(core)
-    assert names(scheduled.preempted) == ["early"]
+    plan = [step(core) for _ in range(6)]
+    assert [chunk.request.request_id for chunk in plan[0].chunks] == ["urgent", "early"]
+    assert names(plan[-1].preempted) == ["early"]
     run(core)
     assert early.output_token_ids == solo_answer(early)
     assert urgent.num_preemptions == 0
@@ -188,12 +194,168 @@ def test_a_lone_request_that_fills_the_pool_ends_with_length() -> None:
 
 def test_oversubscribed_streams_all_finish() -> None:
     """Eight streams whose total is three times the pool."""
-    core = make_core(num_blocks=16, block_size=4, max_num_seqs=8)
+    core = expect_short_outputs(make_core(num_blocks=16, block_size=4, max_num_seqs=8))
     requests = [make_request(f"r{number}", 6, max_tokens=18, first=30 * number) for number in range(8)]
     for request in requests:
         core.add_request(request)
     run(core)
+    assert core.scheduler.stats.num_preemptions > 0
     assert [request.output_token_ids for request in requests] == [solo_answer(request) for request in requests]
+
+
+def test_outputs_of_a_known_length_need_no_preemption() -> None:
+    """The forecast admits what will fit at its longest, not what fits while it is short."""
+    core = make_core(num_blocks=40, block_size=4, max_num_seqs=8)
+    requests = [make_request(f"r{number}", 16, max_tokens=16, first=50 * number) for number in range(8)]
+    for request in requests:
+        core.add_request(request)
+    step(core)
+    step(core)
+    assert len(core.scheduler.running) == 5
+    run(core)
+    assert core.scheduler.stats.num_preemptions == 0
+
+
+def test_the_victim_is_the_one_with_the_least_work_to_lose() -> None:
+    core = expect_short_outputs(make_core(num_blocks=8, block_size=4))
+    short = make_request("short", 5, max_tokens=11)
+    long = make_request("long", 16, max_tokens=12, first=30)
+    core.add_request(short)
+    core.add_request(long)
+    preempted = [names(step(core).preempted) for _ in range(10)]
+    assert ["long"] not in preempted
+    assert ["short"] in preempted
+    run(core)
+    assert [short.output_token_ids, long.output_token_ids] == [solo_answer(short), solo_answer(long)]
+
+
+def fork_of(parent: Request, name: str, seed: int) -> Request:
+    return Request(name, parent.token_ids, parent.params, seed=seed)
+
+
+@pytest.mark.parametrize("num_prompt", [7, 8])
+@pytest.mark.parametrize("max_num_seqs", [2, 8])
+def test_samples_of_one_prompt_prefill_it_once_and_share_its_blocks(num_prompt: int, max_num_seqs: int) -> None:
+    core = make_core(num_blocks=64, block_size=4, max_num_seqs=max_num_seqs)
+    parent = make_request("a", num_prompt, max_tokens=6)
+    parent.forks = forks = [fork_of(parent, f"a{seed}", seed) for seed in range(1, 4)]
+    core.add_request(parent)
+    step(core)
+    if max_num_seqs == 8:
+        assert core.scheduler.manager.block_pool.num_held == 2
+        step(core)
+        num_own = 4  # each sample has one block of its own, copied or new
+        assert core.scheduler.manager.block_pool.num_held == num_prompt // 4 + num_own
+    run(core)
+    requests = [parent, *forks]
+    assert [request.output_token_ids for request in requests] == [solo_answer(request) for request in requests]
+    assert core.scheduler.stats.num_prompt_tokens >= num_prompt
+    if max_num_seqs == 8:
+        assert core.executor.num_computed_tokens == num_prompt + 4 * 5
+
+
+def test_forks_of_an_aborted_parent_live_on() -> None:
+    core = make_core(budget=8)
+    parent = make_request("a", 20)
+    parent.forks = [one, two] = [fork_of(parent, "one", 1), fork_of(parent, "two", 2)]
+    core.add_request(parent)
+    step(core)
+    core.finish_request("two", "abort")
+    core.finish_request("a", "abort")
+    run(core)
+    assert one.output_token_ids == solo_answer(one)
+    assert two.output_token_ids == []
+
+
+def test_a_full_queue_refuses() -> None:
+    config = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=1, max_waiting_requests=1)
+    core = EngineCore(Scheduler(config, PagedKVCacheManager(8, 4), 64), CheckingExecutor(8, 4))
+    core.add_request(make_request("a", 3))
+    with pytest.raises(QueueFullError, match="1 requests wait already"):
+        core.add_request(make_request("b", 3))
+    run(core)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def core_with_clock(max_queue_time_s: float | None = None) -> tuple[EngineCore, Clock]:
+    clock = Clock()
+    config = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=1, max_queue_time_s=max_queue_time_s)
+    manager = PagedKVCacheManager(16, 4)
+    return EngineCore(Scheduler(config, manager, 64, clock), CheckingExecutor(16, 4)), clock
+
+
+def test_a_deadline_ends_a_request_wherever_it_is() -> None:
+    core, clock = core_with_clock()
+    running, waiting = (
+        Request(name, range(4), SamplingParams(temperature=0, max_tokens=30), deadline_s=5.0) for name in "ab"
+    )
+    core.add_request(running)
+    core.add_request(waiting)
+    step(core)
+    clock.now = 5.0
+    output = core.step()
+    assert output.requests == []
+    assert output.finished == [running, waiting]
+    assert [running.finish_reason, waiting.finish_reason] == ["timeout", "timeout"]
+    core.scheduler.check_integrity()
+
+
+def test_a_request_that_does_not_start_in_time_ends() -> None:
+    core, clock = core_with_clock(max_queue_time_s=2.0)
+    running, waiting = make_request("a", 4, max_tokens=30), make_request("b", 4, max_tokens=30)
+    core.add_request(running)
+    core.add_request(waiting)
+    step(core)
+    clock.now = 3.0
+    assert names(core.step().finished) == ["b"]
+    run(core)
+    assert running.finish_reason == "length"
+
+
+def test_tenants_share_by_served_tokens() -> None:
+    """One tenant's thousand queued requests do not starve another's single one."""
+    core = make_core(num_blocks=64, budget=16, max_num_seqs=2)
+    for number in range(1000):
+        core.add_request(make_request(f"crowd{number}", 4, max_tokens=4, first=5 * number, tenant="crowd"))
+    for _ in range(20):
+        step(core)
+    single = make_request("single", 4, max_tokens=4, tenant="single")
+    core.add_request(single)
+    for _ in range(12):
+        step(core)
+    assert single.finish_reason == "length"
+
+
+def test_two_busy_tenants_get_equal_service() -> None:
+    core = make_core(num_blocks=64, budget=16, max_num_seqs=2)
+    for number in range(60):
+        core.add_request(make_request(f"long{number}", 20, max_tokens=20, first=number, tenant="long"))
+        core.add_request(make_request(f"short{number}", 4, max_tokens=4, first=number, tenant="short"))
+    for _ in range(150):
+        step(core)
+    served = [core.scheduler.waiting.served(tenant) for tenant in ("long", "short")]
+    assert max(served) - min(served) < 2 * (20 + 2 * 20)
+
+
+def test_a_long_prompt_does_not_starve_decodes() -> None:
+    """Prefill starves decode: every stream gets a token in every step while a long prompt is prefilled."""
+    core = make_core(num_blocks=512, budget=64, max_num_seqs=16, max_model_len=2048)
+    streams = [make_request(f"s{number}", 4, max_tokens=60, first=10 * number) for number in range(8)]
+    for request in streams:
+        core.add_request(request)
+    step(core)
+    core.add_request(make_request("long", 1000, first=100))
+    while "long" in core.scheduler.waiting or core.scheduler.running["long"].num_output_tokens == 0:
+        scheduled = step(core)
+        assert names(scheduled.decodes)[:8] == [request.request_id for request in streams]
+        assert scheduled.num_tokens <= 64
+    run(core)
 
 
 def test_a_stop_token_ends_the_output_and_is_part_of_it() -> None:

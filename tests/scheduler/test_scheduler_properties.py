@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -10,8 +12,8 @@ from support.checking_executor import CheckingExecutor, solo_answer
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.errors import RequestTooLargeError
-from octavo.kvcache.block_hash import Namespace
 from octavo.kvcache.manager import PagedKVCacheManager
+from octavo.namespace import Namespace
 from octavo.request import Request, RequestStatus
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.scheduler import Scheduler
@@ -29,11 +31,17 @@ class EngineMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 6),
         budget=st.integers(6, 24),
         caching=st.booleans(),
+        optimistic=st.booleans(),
     )
-    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, caching: bool) -> None:
+    def start(
+        self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, caching: bool, optimistic: bool
+    ) -> None:
+        self.now = 0.0
         self.manager = PagedKVCacheManager(num_blocks, block_size, enable_prefix_caching=caching)
         config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
-        self.scheduler = Scheduler(config, self.manager, max_model_len=200)
+        self.scheduler = Scheduler(config, self.manager, max_model_len=200, clock=lambda: self.now)
+        if optimistic:
+            self.scheduler.forecast.mean_output_tokens = 0.0  # preemptions at most steps
         self.core = EngineCore(self.scheduler, CheckingExecutor(num_blocks, block_size))
         self.requests: list[Request] = []
 
@@ -43,16 +51,35 @@ class EngineMachine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         salt=st.sampled_from([None, None, "a"]),
         stop_id=st.integers(0, 200),
+        tenant=st.sampled_from(["x", "x", "y", "z"]),
+        patience_s=st.one_of(st.just(math.inf), st.floats(0, 20)),
+        num_forks=st.sampled_from([0, 0, 0, 1, 3]),
     )
-    def add(self, prompt: list[int], max_tokens: int, priority: int, salt: str | None, stop_id: int) -> None:
-        request = Request(
-            f"r{len(self.requests)}",
-            prompt,
-            SamplingParams(temperature=0, max_tokens=max_tokens, stop_token_ids=[stop_id]),
-            priority=priority,
-            namespace=Namespace(salt=salt),
-            seed=stop_id % 3,
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        priority: int,
+        salt: str | None,
+        stop_id: int,
+        tenant: str,
+        patience_s: float,
+        num_forks: int,
+    ) -> None:
+        request, *forks = (
+            Request(
+                f"r{len(self.requests)}.{number}",
+                prompt,
+                SamplingParams(temperature=0, max_tokens=max_tokens, stop_token_ids=[stop_id]),
+                priority=priority,
+                tenant=tenant,
+                deadline_s=self.now + patience_s,
+                namespace=Namespace(salt=salt),
+                seed=stop_id % 3 + number,
+            )
+            for number in range(1 + num_forks)
         )
+        request.forks = forks
         capacity = self.manager.num_blocks * self.manager.block_size
         try:
             self.core.add_request(request)
@@ -60,14 +87,15 @@ class EngineMachine(RuleBasedStateMachine):
             assert len(prompt) + 1 > min(capacity, 200)
         else:
             assert len(prompt) + 1 <= min(capacity, 200)
-            self.requests.append(request)
+            self.requests += [request, *forks]
 
     @precondition(lambda self: self.core.has_unfinished_requests)
     @rule()
     def step(self) -> None:
+        self.now += 1.0
         scheduled = self.scheduler.schedule()
         assert scheduled.num_tokens <= self.scheduler.config.max_num_batched_tokens
-        assert scheduled.num_tokens > 0, "something waits and nothing runs"
+        assert scheduled.num_tokens > 0 or scheduled.expired, "something waits and nothing runs"
         self.scheduler.update(scheduled, self.core.executor.submit(scheduled).result())
 
     @precondition(lambda self: self.core.has_unfinished_requests)
@@ -102,7 +130,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.manager.block_pool.get_num_free_blocks() == self.manager.num_blocks
         for request in self.requests:
             answer = solo_answer(request)
-            if request.finish_reason == "abort":
+            if request.finish_reason in ("abort", "timeout"):
                 assert request.output_token_ids == answer[: request.num_output_tokens]
             else:
                 assert request.output_token_ids == answer, request

@@ -31,6 +31,9 @@ class CheckingExecutor:
             end = update.index + len(update.block_ids)
             table.extend([POISON] * (end - len(table)))
             table[update.index : end] = update.block_ids
+        for chunk in scheduled.chunks:
+            for fork in chunk.forks:
+                self._tables[fork.slot] = list(self._tables[chunk.request.slot])
         targets = [target for _, target in scheduled.block_copies]
         assert len(set(targets)) == len(targets), scheduled.block_copies
         assert not set(targets) & {source for source, _ in scheduled.block_copies}, scheduled.block_copies

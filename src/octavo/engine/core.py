@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from octavo.executor.interface import Executor
 from octavo.request import Request
-from octavo.scheduler.output import StepOutput
+from octavo.scheduler.output import ExecutorOutput, StepOutput
 from octavo.scheduler.scheduler import Scheduler
+
+NOTHING = ExecutorOutput([])
+"""Of a step in which the last requests expired."""
 
 
 class EngineCore:
@@ -31,5 +34,5 @@ class EngineCore:
     def step(self) -> StepOutput:
         """Compute one step."""
         scheduled = self.scheduler.schedule()
-        result = self.executor.submit(scheduled).result()
+        result = self.executor.submit(scheduled).result() if scheduled.num_tokens else NOTHING
         return self.scheduler.update(scheduled, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 
@@ -49,6 +50,8 @@ class InputProcessor:
         arrival_s: float,
         priority: int = 0,
         cache_salt: str | None = None,
+        tenant: str = "",
+        deadline_s: float = math.inf,
     ) -> list[Request]:
         """One request per sample; sample ``i`` draws with ``seed + i``."""
         for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias or ())):
@@ -66,7 +69,9 @@ class InputProcessor:
                 seed=(seed + index) % 2**64,
                 namespace=namespace,
                 priority=priority,
+                tenant=tenant,
                 arrival_s=arrival_s,
+                deadline_s=deadline_s,
             )
             for index in range(params.n)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -31,8 +32,16 @@ class LLMEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        tenant: str = "",
+        deadline_s: float = math.inf,
     ) -> None:
         """Take in a prompt.
+
+        Args:
+            priority: smaller runs sooner.
+            cache_salt: only requests with the same salt share cached prefixes.
+            tenant: tenants share fairly.
+            deadline_s: seconds from now after which the request ends, with ``finish_reason="timeout"``.
 
         Raises:
             RequestError: something about it is wrong, or it could never fit; nothing of it is kept.
@@ -42,10 +51,17 @@ class LLMEngine:
         arrival_s = time.monotonic()
         token_ids = self.input_processor.token_ids(prompt)
         requests = self.input_processor.requests(
-            request_id, token_ids, params, arrival_s=arrival_s, priority=priority, cache_salt=cache_salt
+            request_id,
+            token_ids,
+            params,
+            arrival_s=arrival_s,
+            priority=priority,
+            cache_salt=cache_salt,
+            tenant=tenant,
+            deadline_s=arrival_s + deadline_s,
         )
-        for request in requests:  # samples of one prompt are alike: the core refuses the first, or none
-            self.core.add_request(request)
+        requests[0].forks = requests[1:]
+        self.core.add_request(requests[0])
         self._outputs.add(request_id, prompt if isinstance(prompt, str) else None, requests)
 
     def abort_request(self, request_id: str) -> list[CompletionDelta]:
@@ -71,3 +87,7 @@ class LLMEngine:
             if delta.finish_reason is not None and request.finish_reason is None:
                 self.core.finish_request(request.request_id, delta.finish_reason)
             yield delta
+        for request in step.finished:
+            delta_of_expired = self._outputs.end(request.request_id)
+            if delta_of_expired is not None:
+                yield delta_of_expired

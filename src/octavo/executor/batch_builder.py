@@ -25,17 +25,19 @@ from octavo.scheduler.output import SchedulerOutput
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Which slots a step computes, and which of them sample.
+    """Which slots a step computes, and for which slots it samples.
 
     Attributes:
         slots: int32 [R]: decodes first, then chunks.
         num_scheduled: int32 [R]: tokens of each.
-        sampling: int32 [S]: rows that sample, ascending.
+        sampling_rows: int32 [S]: indices into ``slots``, ascending; the row of a fork is that of its parent.
+        sampling_slots: int32 [S]: who gets the token.
     """
 
     slots: Int32
     num_scheduled: Int32
-    sampling: Int32
+    sampling_rows: Int32
+    sampling_slots: Int32
 
 
 class BatchBuilder:
@@ -56,8 +58,17 @@ class BatchBuilder:
         slots = np.concatenate([self._decode_slots, np.array([chunk.request.slot for chunk in chunks], np.int32)])
         num_scheduled = np.ones(len(slots), np.int32)
         num_scheduled[num_decodes:] = [chunk.num_tokens for chunk in chunks]
-        sampling = [num_decodes + i for i, chunk in enumerate(chunks) if chunk.samples]
-        return StepRows(slots, num_scheduled, np.concatenate([np.arange(num_decodes), sampling]).astype(np.int32))
+        if not chunks:
+            return StepRows(slots, num_scheduled, np.arange(num_decodes, dtype=np.int32), slots)
+        sampling = [
+            (row, request.slot)
+            for row, chunk in enumerate(chunks, start=num_decodes)
+            if chunk.samples
+            for request in (chunk.request, *chunk.forks)
+        ]
+        chunk_rows, chunk_slots = np.array(sampling, np.int32).reshape(-1, 2).T
+        sampling_rows = np.concatenate([np.arange(num_decodes, dtype=np.int32), chunk_rows])
+        return StepRows(slots, num_scheduled, sampling_rows, np.concatenate([self._decode_slots, chunk_slots]))
 
     def build(self, rows: StepRows, backend: Backend) -> tuple[Batch, Int32]:
         """The batch, and int32 [S]: the row of hidden states from which each sampling request samples."""
@@ -87,7 +98,7 @@ class BatchBuilder:
             max_query_len=int(counts.max()),
             max_seq_len=max_seq_len,
         )
-        return batch, starts[1:][rows.sampling] - 1
+        return batch, starts[1:][rows.sampling_rows] - 1
 
     def _slot_mapping(self, token_slots: Int32, positions: Int32) -> npt.NDArray[np.int32]:
         block_index, offset = np.divmod(positions, self._block_size)

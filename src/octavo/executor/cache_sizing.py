@@ -30,5 +30,5 @@ def choose_num_blocks(config: CacheConfig, one_block: KVCacheSpec, max_tokens: i
         affordable = int(free_memory_bytes * FREE_MEMORY_SHARE) // block_bytes
         num_blocks, source = min(affordable, -(-max_tokens // config.block_size)), "free memory"
     if num_blocks < 1:
-        raise ConfigError(f"{source} is too small for one block of {block_bytes:,} bytes; give more or a smaller block_size")
+        raise ConfigError(f"{source} is too small for one block of {block_bytes:,} bytes; give more or smaller blocks")
     return num_blocks

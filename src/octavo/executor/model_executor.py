@@ -55,12 +55,11 @@ class ModelExecutor:
         hidden = self.model.forward(batch, self._kv_cache)
         prompt_logprobs = self._prompt_logprobs(scheduled, hidden)
         sampled = self._sample(hidden, rows, sampling_rows)
-        sampled_slots = rows.slots[rows.sampling]
-        self._states.advance(rows.slots, rows.num_scheduled, sampled_slots, sampled.token_ids)
+        self._states.advance(rows.slots, rows.num_scheduled, rows.sampling_slots, sampled.token_ids)
         return CompletedStep(
             ExecutorOutput(
                 token_ids=sampled.token_ids.tolist(),
-                logprobs=_requested_logprobs(sampled, self._states.num_logprobs[sampled_slots]),
+                logprobs=_requested_logprobs(sampled, self._states.num_logprobs[rows.sampling_slots]),
                 prompt_logprobs=prompt_logprobs,
             )
         )
@@ -70,6 +69,9 @@ class ModelExecutor:
             self._states.admit(admission)
         for update in scheduled.table_updates:
             self._states.update_table(update)
+        for chunk in scheduled.chunks:
+            for fork in chunk.forks:
+                self._states.fork(chunk.request.slot, fork)
         if scheduled.block_copies:
             copies = np.array(scheduled.block_copies, np.int32)
             self.backend.copy_blocks(self._kv_cache, copies[:, 0].copy(), copies[:, 1].copy())
@@ -77,10 +79,10 @@ class ModelExecutor:
     def _sample(self, hidden: Array, rows: StepRows, sampling_rows: Int32) -> SampleOutput:
         if len(sampling_rows) == 0:
             return SampleOutput(np.zeros(0, np.int32))
-        if len(sampling_rows) < len(hidden):
+        if not np.array_equal(sampling_rows, np.arange(len(hidden))):
             hidden = self.backend.take_rows(hidden, self.backend.from_host(sampling_rows))
         logits = self.model.compute_logits(hidden)
-        return self.backend.sample(logits, build_sampling_batch(self._states, rows.slots[rows.sampling]))
+        return self.backend.sample(logits, build_sampling_batch(self._states, rows.sampling_slots))
 
     def _prompt_logprobs(
         self, scheduled: SchedulerOutput, hidden: Array

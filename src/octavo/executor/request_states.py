@@ -57,6 +57,28 @@ class RequestStates:
         self.num_tokens[slot] = num_tokens
         self.num_computed_tokens[slot] = admission.num_computed_tokens
         self.block_tables[slot, : len(admission.block_ids)] = admission.block_ids
+        self._set_sampling(slot, request)
+
+    def fork(self, parent_slot: int, request: Request) -> None:
+        """A request parts from the one in ``parent_slot``, all of whose tokens are computed in this step."""
+        slot = request.slot
+        num_tokens = self.num_tokens[parent_slot]
+        self.token_ids[slot, :num_tokens] = self.token_ids[parent_slot, :num_tokens]
+        self.num_tokens[slot] = self.num_computed_tokens[slot] = num_tokens
+        self.block_tables[slot] = self.block_tables[parent_slot]
+        self._set_sampling(slot, request)
+
+    def update_table(self, update: TableUpdate) -> None:
+        """Some entries of a row's block table change."""
+        self.block_tables[update.slot, update.index : update.index + len(update.block_ids)] = update.block_ids
+
+    def advance(self, slots: Int32, num_scheduled: Int32, sampled_slots: Int32, sampled: Int32) -> None:
+        """Account for a step: what was computed, and the tokens it sampled."""
+        self.num_computed_tokens[slots] += num_scheduled
+        self.token_ids[sampled_slots, self.num_tokens[sampled_slots]] = sampled
+        self.num_tokens[sampled_slots] += 1
+
+    def _set_sampling(self, slot: int, request: Request) -> None:
         self.requests[slot] = request
         params = request.params
         self.temperature[slot] = 0.0 if params.is_greedy else params.temperature
@@ -69,16 +91,6 @@ class RequestStates:
         self.seeds[slot] = request.seed % 2**64
         self.num_logprobs[slot] = -1 if params.logprobs is None else params.logprobs
         self.special[slot] = _is_special(params)
-
-    def update_table(self, update: TableUpdate) -> None:
-        """Some entries of a row's block table change."""
-        self.block_tables[update.slot, update.index : update.index + len(update.block_ids)] = update.block_ids
-
-    def advance(self, slots: Int32, num_scheduled: Int32, sampled_slots: Int32, sampled: Int32) -> None:
-        """Account for a step: what was computed, and the tokens it sampled."""
-        self.num_computed_tokens[slots] += num_scheduled
-        self.token_ids[sampled_slots, self.num_tokens[sampled_slots]] = sampled
-        self.num_tokens[sampled_slots] += 1
 
 
 def _is_special(params: SamplingParams) -> bool:

@@ -109,10 +109,8 @@ class PagedKVCacheManager:
         table = self._tables.pop(request_id)
         self._updates.pop(request_id, None)
         free_block = self.block_pool.free_block
+        self._undo_copies(table)
         for block in reversed(table.blocks):
-            source = self._copies.pop(block, None)
-            if source is not None:
-                free_block(source)
             free_block(block)
 
     def get_block_table(self, request_id: str) -> BlockTable:
@@ -209,8 +207,11 @@ class PagedKVCacheManager:
         """Before a request's blocks are freed: let others copy from its last, partly filled block, too."""
         self.cache_blocks(request_id, token_ids, num_computed_tokens)
         table, cache = self._tables[request_id], self.block_pool.cache
+        self._undo_copies(table)
         index, num_tail = divmod(num_computed_tokens, self.block_size)
-        if not self.enable_prefix_caching or num_tail == 0 or table.blocks[index].ref_count > 1:
+        if not self.enable_prefix_caching or num_tail == 0:
+            return
+        if table.blocks[index].ref_count > 1 or table.blocks[index].is_cached:
             return
         parent = table.blocks[index - 1] if index else cache.root(table.namespace)
         tokens = token_ids[index * self.block_size : num_computed_tokens].tobytes()
@@ -231,6 +232,8 @@ class PagedKVCacheManager:
         child.blocks.extend(parent.blocks)
         child.num_tokens = parent.num_tokens
         child.num_indexed = parent.num_indexed
+        if request_id in self._updates:  # the executor copies the parent's table as it knows it
+            self._updates[child_id] = list(self._updates[request_id])
         return child
 
     def truncate(self, request_id: str, num_tokens: int) -> None:
@@ -302,6 +305,16 @@ class PagedKVCacheManager:
         self._copies[own] = shared  # the request's reference passes to the pending copy
         table.blocks[-1] = own
         self._note_update(request_id, len(table.blocks) - 1, [own.block_id])
+
+    def _undo_copies(self, table: BlockTable) -> None:
+        """Take back copies that were planned and not made: the request has the original again."""
+        if not self._copies:
+            return
+        for index, block in enumerate(table.blocks):
+            source = self._copies.pop(block, None)
+            if source is not None:
+                table.blocks[index] = source
+                self.block_pool.free_block(block)
 
     def _grow(self, table: BlockTable, num_tokens: int) -> None:
         """Append blank blocks for ``num_tokens`` more tokens; the caller has checked that there are enough."""

@@ -14,12 +14,14 @@ class Chunk:
 
     Attributes:
         samples: the chunk reaches the last token, so the next one is sampled.
+        forks: requests that part from this one now: each takes a slot, shares all blocks, and draws its own next token.
     """
 
     request: Request
     start: int
     num_tokens: int
     samples: bool
+    forks: list[Request] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class SchedulerOutput:
         admissions, table_updates, block_copies: what the executor has to do first, in this order; a copy is
             ``(source block, target block)``.
         preempted: requests that gave their blocks back.
+        expired: requests whose deadline has passed; they have ended.
     """
 
     step: int
@@ -66,6 +69,7 @@ class SchedulerOutput:
     table_updates: list[TableUpdate] = field(default_factory=list)
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    expired: list[Request] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -75,7 +79,9 @@ class SchedulerOutput:
     @property
     def sampling_requests(self) -> list[Request]:
         """Requests that get a token, in the order of ``ExecutorOutput.token_ids``."""
-        return self.decodes + [chunk.request for chunk in self.chunks if chunk.samples]
+        return self.decodes + [
+            request for chunk in self.chunks if chunk.samples for request in (chunk.request, *chunk.forks)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

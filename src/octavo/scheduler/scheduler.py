@@ -7,22 +7,28 @@ One rule instead of phases: each request computes some of the tokens whose KV it
 3. then waiting requests, while the budget, the slots and the blocks last.
 
 A request gets the blocks for all tokens it has so far when it is admitted, so only decodes ask for blocks later, one
-each time they fill the last. If the pool is out of blocks, the least urgent, latest request is preempted: its blocks go
-to the prefix cache, it waits at its old place in the queue, and computes again what the cache has lost meanwhile.
+each time they fill the last. If the pool is out of blocks, the request with the least work to lose among the least
+urgent is preempted: its blocks go to the prefix cache, it waits at its old place in the queue, and computes again what
+the cache has lost meanwhile. The cache loses the end of a request before its beginning, so a victim loses no more than
+others needed.
 
-Why nothing waits forever: what could never fit is refused in :meth:`Scheduler.add_request`; the most urgent, earliest
-request is never preempted for another, so it finishes, and then the next one is that request.
+Why nothing waits forever: what could never fit is refused in :meth:`Scheduler.add_request`. Of the most urgent requests
+the one with the most work is never preempted while others run, so it finishes; work counts more after each preemption,
+so everybody becomes that one. The head of the queue is admitted at the latest when nobody runs any more.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from octavo.config import SchedulerConfig
-from octavo.errors import RequestError, RequestTooLargeError
+from octavo.errors import QueueFullError, RequestError, RequestTooLargeError
 from octavo.kvcache.manager import NO_MATCH, PagedKVCacheManager
 from octavo.request import Request, RequestStatus
+from octavo.scheduler.deadlines import Deadlines
+from octavo.scheduler.forecast import MemoryForecast
 from octavo.scheduler.output import Admission, Chunk, ExecutorOutput, SchedulerOutput, StepOutput, TableUpdate
 from octavo.scheduler.request_queue import RequestQueue
 from octavo.scheduler.stats import SchedulerStats
@@ -51,13 +57,17 @@ class Scheduler:
         self.waiting = RequestQueue()
         self.running: dict[str, Request] = {}
         self.stats = SchedulerStats()
+        self.forecast = MemoryForecast(manager.block_size)
         self._clock = clock
+        self._deadlines = Deadlines()
         self._step = 0
         self._num_arrivals = 0
         self._free_slots = list(range(config.max_num_seqs))[::-1]
         self._decodes: list[Request] = []  # lack one token; replaced, never changed, when one joins or leaves
         self._prefills: list[Request] = []  # lack more, by arrival
         self._full: list[Request] = []  # decodes whose next token needs a new block
+        self._parents: dict[str, Request] = {}  # of forks that have not parted yet
+        self._head_blocked = False  # the head of the queue did not fit, and nothing has changed since
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -67,13 +77,52 @@ class Scheduler:
     # ---- requests come and go ------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """Take in a request. Raises :class:`RequestTooLargeError` at once if it could never fit."""
-        if request.request_id in self.running or request.request_id in self.waiting:
-            raise RequestError(f"request id {request.request_id!r} is in use; choose another")
+        """Take in a request, and its forks with it.
+
+        Raises:
+            RequestTooLargeError: it could never fit.
+            QueueFullError: ``max_waiting_requests`` wait already.
+            RequestError: its id is in use, or its prompt is empty.
+        """
+        limit = self.config.max_waiting_requests
+        if limit is not None and len(self.waiting) >= limit:
+            raise QueueFullError(f"{limit} requests wait already (max_waiting_requests); try again later")
+        max_tokens = self._limit_tokens(request)
+        for each in (request, *request.forks):
+            if each.request_id in self.running or each.request_id in self.waiting or each.request_id in self._parents:
+                raise RequestError(f"request id {each.request_id!r} is in use; choose another")
+        for each in (request, *request.forks):
+            each.max_tokens = max_tokens
+            each.arrival = self._num_arrivals
+            self._num_arrivals += 1
+            self.waiting.arrive(each)
+            if each.deadline_s < math.inf:
+                self._deadlines.add(each, each.deadline_s, to_start=False)
+            if self.config.max_queue_time_s is not None:
+                self._deadlines.add(each, each.arrival_s + self.config.max_queue_time_s, to_start=True)
+        for fork in request.forks:
+            self.waiting.remove(fork.request_id)
+            self._parents[fork.request_id] = request
+        self._head_blocked = False
+
+    def finish_request(self, request_id: str, reason: str) -> Request | None:
+        """End a request from outside, wherever it is; its work stays in the prefix cache. ``None``: unknown id."""
+        request = self.running.get(request_id) or self.waiting.remove(request_id)
+        if request is None and request_id in self._parents:
+            parent = self._parents.pop(request_id)
+            request = next(fork for fork in parent.forks if fork.request_id == request_id)
+            parent.forks.remove(request)
+        if request is not None:
+            self._end(request, reason)
+            self._rebuild_decodes()
+        return request
+
+    def _limit_tokens(self, request: Request) -> int:
+        """How long the request may become, prompt and output; refuses what could never fit."""
         num_prompt = request.num_prompt_tokens
+        num_pool_tokens = self.manager.num_blocks * self.manager.block_size
         if num_prompt == 0:
             raise RequestError("the prompt is empty; give at least one token")
-        num_pool_tokens = self.manager.num_blocks * self.manager.block_size
         if num_prompt + 1 > self.max_model_len:
             raise RequestTooLargeError(
                 f"the prompt has {num_prompt} tokens and the model's limit is {self.max_model_len} for prompt and "
@@ -88,30 +137,15 @@ class Scheduler:
         limit = min(self.max_model_len, num_pool_tokens)
         if request.params.max_tokens is not None:
             limit = min(limit, num_prompt + request.params.max_tokens)
-        request.max_tokens = limit
-        request.arrival = self._num_arrivals
-        self._num_arrivals += 1
-        self.waiting.push(request)
-
-    def finish_request(self, request_id: str, reason: str) -> Request | None:
-        """End a request from outside, wherever it is; its work stays in the prefix cache. ``None``: unknown id."""
-        request = self.running.get(request_id)
-        if request is not None:
-            self._end(request, reason)
-            self._rebuild_decodes()
-            return request
-        request = self.waiting.remove(request_id)
-        if request is not None:
-            request.status, request.finish_reason = RequestStatus.FINISHED, reason
-            self.stats.num_finished += 1
-        return request
+        return limit
 
     # ---- one step --------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
         """Choose what the next step computes."""
         self._step += 1
-        output = SchedulerOutput(self._step, self._decodes)
+        expired = self._end_expired()
+        output = SchedulerOutput(self._step, self._decodes, expired=expired)
         self._grow_full_tables(output)
         budget = self.config.max_num_batched_tokens - len(output.decodes)
         budget = self._continue_prefills(output, budget)
@@ -135,6 +169,7 @@ class Scheduler:
                 self._attend(request, token_id, finished)
         joined = self._update_chunks(output.chunks, result.token_ids[num_decodes:], finished)
         requests = output.sampling_requests
+        finished += output.expired
         if joined or finished:
             self._rebuild_decodes(joined)
         self.stats.num_steps += 1
@@ -143,16 +178,24 @@ class Scheduler:
 
     # ---- parts of schedule -----------------------------------------------------------------------------------
 
+    def _end_expired(self) -> list[Request]:
+        expired = self._deadlines.take_expired(self._clock()) if self._deadlines else []
+        for request in expired:
+            self.finish_request(request.request_id, "timeout")
+        return expired
+
     def _grow_full_tables(self, output: SchedulerOutput) -> None:
-        """Give a block to each decode that filled its last one, preempting the least urgent where there is none."""
+        """Give a block to each decode that filled its last one, preempting where there is none."""
         full, self._full = self._full, []
-        for request in sorted(full, key=_urgency):
+        for request in full:
             while request.status is RequestStatus.RUNNING:
                 table = self.manager.get_block_table(request.request_id)
                 if self.manager.allocate(request.request_id, request.num_tokens - table.num_tokens) is not None:
                     self._plan_attention(request, len(table))
+                    self.forecast.update(request, self._step)
+                    self.waiting.charge(request)
                     break
-                self._preempt(max(self.running.values(), key=_urgency), output)
+                self._preempt(max(self.running.values(), key=_dispensability), output)
         if output.preempted:
             self._rebuild_decodes()
             output.decodes = self._decodes
@@ -165,27 +208,50 @@ class Scheduler:
         return budget
 
     def _admit_waiting(self, output: SchedulerOutput, budget: int) -> None:
-        while len(self.waiting) > 0 and budget > 0 and self._free_slots:
+        while len(self.waiting) > 0 and budget > 0 and self._free_slots and not self._head_blocked:
             request = self.waiting.peek()
-            match = NO_MATCH
-            if request.reuses_prefix:
-                match = self.manager.match_prefix(request.token_ids, request.namespace)
-            num_cached = self.manager.admit(request.request_id, request.num_tokens, match, request.namespace)
+            num_cached = self._admit(request)
             if num_cached is None:
+                self._head_blocked = True
                 break
             self.waiting.pop()
             self._start(request, num_cached, output)
             budget -= self._schedule_chunk(request, output, budget)
 
+    def _admit(self, request: Request) -> int | None:
+        """Give the request its blocks if there are enough, now and probably later; returns its cached tokens."""
+        manager, pool = self.manager, self.manager.block_pool
+        match = manager.match_prefix(request.token_ids, request.namespace) if request.reuses_prefix else NO_MATCH
+        num_new = -(-request.num_tokens // manager.block_size) - len(match.blocks)
+        if self.running and self.forecast.peak(pool.num_held, request, num_new, self._step) > pool.num_blocks:
+            return None
+        return manager.admit(request.request_id, request.num_tokens, match, request.namespace)
+
     def _schedule_chunk(self, request: Request, output: SchedulerOutput, budget: int) -> int:
         start, num_missing = request.num_computed_tokens, request.num_tokens - request.num_computed_tokens
         num_tokens = min(num_missing, budget)
-        output.chunks.append(Chunk(request, start, num_tokens, samples=num_tokens == num_missing))
+        samples = num_tokens == num_missing
+        output.chunks.append(Chunk(request, start, num_tokens, samples, self._start_forks(request) if samples else []))
         return num_tokens
+
+    def _start_forks(self, request: Request) -> list[Request]:
+        """The request's prompt is about to be complete: its forks get slots; those without one wait like others."""
+        forks, request.forks = request.forks, []
+        started: list[Request] = []
+        for fork in forks:
+            del self._parents[fork.request_id]
+            if self._free_slots:
+                fork.slot = self._free_slots.pop()
+                started.append(fork)
+            else:
+                self.waiting.push(fork)
+        return started
 
     # ---- parts of update -------------------------------------------------------------------------------------
 
-    def _update_chunks(self, chunks: list[Chunk], token_ids: Sequence[int], finished: list[Request]) -> list[Request]:
+    def _update_chunks(
+        self, chunks: list[Chunk], token_ids: Sequence[int], finished: list[Request]
+    ) -> list[Request]:
         """Returns the requests that have caught up and decode from now on."""
         joined: list[Request] = []
         tokens = iter(token_ids)
@@ -193,14 +259,25 @@ class Scheduler:
             request = chunk.request
             request.num_computed_tokens += chunk.num_tokens
             self.manager.cache_blocks(request.request_id, request.token_ids, request.num_computed_tokens)
-            if chunk.samples:
+            if not chunk.samples:
+                continue
+            self._prefills.remove(request)
+            for fork in chunk.forks:
+                self._part(fork, request)
+            for each in (request, *chunk.forks):
                 token_id = next(tokens)
-                request.token_ids.append(token_id)
-                self._prefills.remove(request)
-                joined.append(request)
-                if len(request.token_ids) >= request.attention_at or token_id in request.stop_ids:
-                    self._attend(request, token_id, finished)
+                each.token_ids.append(token_id)
+                joined.append(each)
+                if len(each.token_ids) >= each.attention_at or token_id in each.stop_ids:
+                    self._attend(each, token_id, finished)
         return [request for request in joined if request.status is RequestStatus.RUNNING]
+
+    def _part(self, fork: Request, parent: Request) -> None:
+        """A fork starts with its parent's blocks; both ask before they next write, for a shared block is copied."""
+        self.manager.fork(parent.request_id, fork.request_id)
+        fork.num_computed_tokens = fork.num_cached_tokens = parent.num_computed_tokens
+        self._run(fork)
+        parent.attention_at = fork.attention_at = 0
 
     def _attend(self, request: Request, token_id: int, finished: list[Request]) -> None:
         """A decode needs more than its token appended: it ends, or its last block is full."""
@@ -218,11 +295,10 @@ class Scheduler:
     # ---- states of a request ---------------------------------------------------------------------------------
 
     def _start(self, request: Request, num_cached: int, output: SchedulerOutput) -> None:
-        request.status = RequestStatus.RUNNING
+        """Blocks are there: the request takes a slot and computes what the cache does not have."""
         request.slot = self._free_slots.pop()
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = num_cached
-            request.first_scheduled_s = self._clock()
             self.stats.num_cached_tokens += num_cached
             self.stats.num_prompt_tokens += request.num_prompt_tokens
         else:
@@ -230,11 +306,19 @@ class Scheduler:
             request.num_recomputed_tokens += num_lost
             self.stats.num_recomputed_tokens += num_lost
         request.num_computed_tokens = num_cached
-        table = self.manager.get_block_table(request.request_id)
-        self._plan_attention(request, len(table))
-        self.running[request.request_id] = request
+        self._run(request)
         self._prefills.append(request)
+        table = self.manager.get_block_table(request.request_id)
         output.admissions.append(Admission(request, request.slot, table[:], num_cached))
+
+    def _run(self, request: Request) -> None:
+        request.status = RequestStatus.RUNNING
+        if request.first_scheduled_s is None:
+            request.first_scheduled_s = self._clock()
+        self.running[request.request_id] = request
+        blocks = self.manager.get_block_table(request.request_id).blocks
+        self._plan_attention(request, len(blocks))
+        self.forecast.add(request, self._step, sum(block.ref_count > 1 for block in blocks))
 
     def _plan_attention(self, request: Request, num_blocks: int) -> None:
         """Look at the request again when its last block is full or its last token is there."""
@@ -250,19 +334,30 @@ class Scheduler:
         self.stats.num_preemptions += 1
 
     def _end(self, request: Request, reason: str) -> None:
-        self._release(request)
+        if request.status is RequestStatus.RUNNING:
+            self._release(request)
+        for fork in request.forks:  # the parent went before the prompt was complete: they compute it themselves
+            del self._parents[fork.request_id]
+            self.waiting.push(fork)
+        request.forks = []
+        if reason in ("stop", "length"):
+            self.forecast.learn(request.num_output_tokens)
+        self.waiting.depart(request)
         request.status, request.finish_reason = RequestStatus.FINISHED, reason
         self.stats.num_finished += 1
 
     def _release(self, request: Request) -> None:
         """Take slot and blocks away; what was computed stays findable."""
+        self.waiting.charge(request)
         self.manager.cache_tail(request.request_id, request.token_ids, request.num_computed_tokens)
         self.manager.free(request.request_id)
+        self.forecast.remove(request)
         del self.running[request.request_id]
         if request in self._prefills:
             self._prefills.remove(request)
         self._free_slots.append(request.slot)
         request.slot = -1
+        self._head_blocked = False
 
     def _rebuild_decodes(self, joined: list[Request] | None = None) -> None:
         running = RequestStatus.RUNNING
@@ -289,6 +384,9 @@ class Scheduler:
         self.manager.check_integrity()
 
 
-def _urgency(request: Request) -> tuple[int, int]:
-    """Smaller is more urgent."""
-    return request.priority, request.arrival
+def _dispensability(request: Request) -> tuple[int, int, int]:
+    """The greatest is preempted: the least urgent, of these the one with the least work to lose, then the latest.
+
+    Work counts more after each preemption, so nobody is a victim again and again.
+    """
+    return request.priority, -request.num_computed_tokens * (1 + request.num_preemptions), request.arrival
