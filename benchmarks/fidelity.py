@@ -2,8 +2,8 @@
 
     python benchmarks/fidelity.py [--backend native] [--model default] [--num-tokens 2000] [--json]
 
-Both read the same text. At each position, KL is the divergence of the backend's next-token distribution from the float32
-reference's, in nats; top-1 agreement is the share of positions where the most likely token is the same.
+Both read the same text. At each position, KL is the divergence of the backend's next-token distribution from the
+float32 reference's, in nats; top-1 agreement is the share of positions where the most likely token is the same.
 """
 
 from __future__ import annotations

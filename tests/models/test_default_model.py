@@ -21,7 +21,11 @@ from octavo.weights.sources import resolve_model
 
 EXPECTED, TOKEN_IDS = TopDistributions.load(Path(__file__).parents[1] / "golden" / "default_model.npz")
 MAX_MEAN_KL = 2e-4
-MIN_TOP1_AGREEMENT = 0.993
+MIN_TOP1_AGREEMENT = 0.99
+"""On this text, one position in a hundred is a tie within 0.01 nats, which any rounding may turn: numpy with the same
+roundings and other sums agrees at 99.3 %, a float32 cache gives 99.4 %."""
+MAX_GAP_OF_A_TURNED_TIE = 0.1
+"""Nats between the two most likely tokens of the float32 model, where another one wins."""
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +38,17 @@ def test_the_golden_text_is_the_benchmark_text(checkpoint: Checkpoint) -> None:
 
 
 def test_native_is_as_faithful_as_promised(checkpoint: Checkpoint) -> None:
-    divergences, agreements = [], []
-    start = 0
+    divergences, agreements, start = [], [], 0
     for logits in fidelity.prefill(checkpoint, create_backend(BackendConfig(backend="native")), TOKEN_IDS):
         expected = EXPECTED[start : start + len(logits)]
         divergences.append(expected.kl_divergence(logits))
         agreements.append(expected.agrees_on_top1(logits))
         start += len(logits)
     assert start == len(TOKEN_IDS) == 2000
+    agrees = np.concatenate(agreements)
     assert np.concatenate(divergences).mean() <= MAX_MEAN_KL
-    assert np.concatenate(agreements).mean() >= MIN_TOP1_AGREEMENT
+    assert agrees.mean() >= MIN_TOP1_AGREEMENT
+    assert (EXPECTED.logprobs[~agrees, 0] - EXPECTED.logprobs[~agrees, 1]).max() < MAX_GAP_OF_A_TURNED_TIE
 
 
 def test_the_golden_distributions_are_those_of_the_float32_reference(checkpoint: Checkpoint) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from support.op_inputs import float32, int32, make_batch, random_sampling, random_tensor, sampling_batch, scatter_blocks
 
 from octavo.backends.base import Backend, KVCacheSpec, SampleOutput, TensorType
 from octavo.backends.reference import ReferenceBackend
 from octavo.backends.reference.bfloat16 import round_to_bfloat16
+from support.op_inputs import float32, int32, make_batch, random_sampling, random_tensor, sampling_batch, scatter_blocks
 
 BFLOAT16_HALF_ULP = 2.0**-9
 """Largest relative error of rounding to bfloat16."""
