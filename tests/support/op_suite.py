@@ -115,9 +115,10 @@ def test_linear_is_exact(backend: Backend, type: TensorType) -> None:
     matrix = tensor.dequantize()
     expected = (x.astype(np.float64) @ matrix.T).astype(np.float32)
     actual = backend.linear(backend.from_host(x), backend.prepare_weight([tensor]))
-    # A minimum far from 0 cancels in the sum, so what counts is the size of the terms.
+    # A hundredth of what rounding the inputs would do. Scales and minima that are far larger than what is left of their
+    # sum, as in random blocks of Q2_K to Q5_K, cost the most: 1e-5.
     spread = np.sqrt(np.square(x) @ np.square(matrix).T)
-    assert_close(backend.to_host(actual), expected, 1e-5 * spread)
+    assert_close(backend.to_host(actual), expected, 3e-5 * spread)
 
 
 # ---- norms, rotation, activation ----------------------------------------------------------------------------------
