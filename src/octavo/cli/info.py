@@ -47,7 +47,7 @@ def info(arguments: argparse.Namespace) -> int:
     cache = describe_cache(checkpoint, create_backend(config.backend), config.cache)
     plan = cpu_plan()
     if arguments.json:
-        print(json.dumps({**model, "kv_cache": cache, "cpu": dataclasses.asdict(plan)}, ensure_ascii=False))
+        print(json.dumps({**model, "kv_cache": cache, "cpu": dataclasses.asdict(plan)}))
     else:
         print("\n".join([*_model_lines(model), *_cache_lines(cache, model["context_length"]), *_cpu_lines(plan)]))
     return 0

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         prompt = built.engine.tokenizer.render_chat([{"role": "user", "content": prompt}])
     facts = compute_answer(built.engine, "run", prompt, params, _discard if arguments.json else _write)
     if arguments.json:
-        print(json.dumps(dataclasses.asdict(facts), ensure_ascii=False))
+        print(json.dumps(dataclasses.asdict(facts)))
     else:
         print(flush=True)
         print(facts.line(built.kv_cache_spec.num_blocks), file=sys.stderr)
