@@ -6,16 +6,17 @@
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
-void round_row(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16) {
+void round_row(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16, int64_t step) {
   for (int64_t k = 0; k < padded; k += 16) {
     const int64_t left = n - k;
     const F32x16 rounded = round_to_bf16(left >= 16 ? load(x + k) : load_partial(x + k, static_cast<int>(left)));
     store(values + k, rounded);
-    if (bf16) store_bf16(bf16 + k, rounded);
+    if (bf16) store_bf16(bf16 + k / 32 * step + k % 32, rounded);
   }
 }
 
-void sum_groups(const float* values, int64_t padded, int group, int64_t padded_groups, const GroupSums& sums) {
+void sum_groups(const float* values, int64_t padded, int group, int64_t padded_groups, float* pairs, uint16_t* bf16,
+                int64_t step) {
   const int64_t num_groups = padded / group;
   for (int64_t first = 0; first < padded_groups; first += 16) {
     const int count = padded_groups - first < 16 ? static_cast<int>(padded_groups - first) : 16;
@@ -28,12 +29,13 @@ void sum_groups(const float* values, int64_t padded, int group, int64_t padded_g
     store(high, rounded);
     store(low, round_to_bf16(sub(load(sum), rounded)));
     for (int i = 0; i < count; ++i) {
-      sums.pairs[2 * (first + i)] = high[i];
-      sums.pairs[2 * (first + i) + 1] = low[i];
-      if (!sums.bf16) continue;
+      pairs[2 * (first + i)] = high[i];
+      pairs[2 * (first + i) + 1] = low[i];
+      if (!bf16) continue;
       const uint32_t pair = float_bits(high[i]) >> 16 | (float_bits(low[i]) & 0xffff0000u);
-      std::memcpy(sums.bf16 + 4 * (first + i), &pair, 4);
-      std::memcpy(sums.bf16 + 4 * (first + i) + 2, &pair, 4);
+      uint16_t* columns = bf16 + (first + i) / 8 * step + (first + i) % 8 * 4;
+      std::memcpy(columns, &pair, 4);
+      std::memcpy(columns + 2, &pair, 4);
     }
   }
 }

@@ -9,25 +9,35 @@
 
 namespace octavo {
 
-// Sums over groups of activations, cut into two bfloat16 each; groups are padded to whole runs with zeros.
-struct GroupSums {
-  float* pairs;    // [rows][groups][2]: high, low
-  uint16_t* bf16;  // [rows][groups][4]: high, low, high, low; or null
+// Rows of bfloat16 [rows, columns] in tiles, as the tile unit loads them: [rows / M][columns / 32][M][32], for tiles of M
+// rows. Zero rows fill the last tile, zero columns the last 32.
+struct TiledRows {
+  uint16_t* data;  // null without tiles
+  int rows_per_tile;
+  int64_t padded_columns;
 
-  GroupSums row(int64_t r, int64_t groups) const { return {pairs + r * groups * 2, bf16 ? bf16 + r * groups * 4 : nullptr}; }
+  int64_t step() const { return rows_per_tile * 32; }  // from 32 columns to the next 32
+  uint16_t* row(int64_t r) const {
+    if (!data) return nullptr;
+    return data + r / rows_per_tile * rows_per_tile * padded_columns + r % rows_per_tile * 32;
+  }
+};
+
+// Sums over groups of activations, cut into two bfloat16 each; groups are padded to whole tiles with zeros.
+struct GroupSums {
+  float* pairs;     // [rows][groups][2]: high, low
+  TiledRows tiles;  // [rows][groups * 4]: high, low, high, low
 };
 
 // Activations [num_rows, padded_columns] as matmul wants them.
 struct Activations {
-  const float* values;    // rounded to bfloat16 (or exact, for kF16 and kF32); columns zero-padded
-  const uint16_t* bf16;   // the same as bfloat16, with zero rows up to KernelTable::tile_rows; or null
+  const float* values;     // rounded to bfloat16 (or exact, for kF16 and kF32); columns zero-padded
+  TiledRows tiles;         // the same
   GroupSums sums, sums16;  // over groups of 32 and of 16
   int64_t num_rows, num_columns, padded_columns;
 
-  // Groups per row of `sums` and `sums16`.
-  int64_t padded_groups(int group) const {
-    return (padded_columns / group + sum_run(group) - 1) / sum_run(group) * sum_run(group);
-  }
+  // Groups per row of `sums` and `sums16`: four columns each fill 32.
+  int64_t padded_groups(int group) const { return (padded_columns / group + 7) / 8 * 8; }
 };
 
 // Where the rows of a product go, and what is added to them.
@@ -69,12 +79,13 @@ struct AttentionItem {
 };
 
 struct KernelTable {
-  // Rows that Activations::bf16 needs for a matmul of so many rows, the last ones zero; 0: it is not read.
-  int64_t (*tile_rows)(int64_t num_rows);
+  // Rows per tile of Activations for a matmul of so many rows; 0: by fma, no tiles are needed.
+  int (*tile_rows)(int64_t num_rows);
 
   // activations.cc
-  void (*round_row)(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16);
-  void (*sum_groups)(const float* values, int64_t padded, int group, int64_t padded_groups, const GroupSums& sums);
+  void (*round_row)(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16, int64_t step);
+  void (*sum_groups)(const float* values, int64_t padded, int group, int64_t padded_groups, float* pairs, uint16_t* bf16,
+                     int64_t step);
   // matmul.cc
   void (*matmul)(const PackedMatrix&, int64_t first_panel, int64_t end_panel, const Activations&, const MatmulOutput&);
   // elementwise.cc

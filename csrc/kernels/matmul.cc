@@ -3,7 +3,7 @@
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
-int64_t tile_rows(int64_t) { return 0; }
+int tile_rows(int64_t) { return 0; }
 
 void matmul(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a, const MatmulOutput& o) {
   matmul_by_fma(w, first_panel, end_panel, a, o);

@@ -18,8 +18,6 @@ constexpr int kInFlight = 4;                      // result tiles
 constexpr int kMaxRowsByFma = 2;                  // up to here fused multiply-adds win
 constexpr int64_t kGroupBytes = 16 * kTileBytes;  // of a widened group of 32, and of a widened run of minima
 
-int rows_per_tile(int64_t num_rows) { return num_rows <= 4 ? 4 : num_rows <= 8 ? 8 : 16; }
-
 // Where a thread widens a panel: its groups, then its runs of minima.
 struct WidenedPanel {
   uint8_t* groups;
@@ -31,8 +29,8 @@ class ProductByTiles {
  public:
   ProductByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, const WidenedPanel& widened)
       : w_(w), a_(a), o_(o), widened_(widened), num_groups_(w.num_groups()),
-        last_block_((num_groups_ - 1) / kInFlight * kInFlight), sums_(w.group == 32 ? a.sums : a.sums16),
-        sums_stride_(4 * a.padded_groups(w.group)) {}
+        last_block_((num_groups_ - 1) / kInFlight * kInFlight), sums_((w.group == 32 ? a.sums : a.sums16).tiles),
+        num_sum_runs_(w.num_sum_runs()) {}
 
   void run(int64_t first_panel, int64_t end_panel) {
     F32x16 acc[M];
@@ -46,8 +44,10 @@ class ProductByTiles {
           if constexpr (kMinima) widen_minima(place);
         }
         unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-          if (previous.base && last_block_ + tile < num_groups_) scale<tile>(previous, last_block_ + tile, acc);
+          const bool pending = previous.base && last_block_ + tile < num_groups_;
+          if (pending) collect<tile>();
           if (tile < num_groups_) start<tile>(place, tile);
+          if (pending) scale<tile>(previous, last_block_ + tile, acc);
         });
         if (previous.base) finish(previous, acc);
         unroll<M>([&](auto m) { acc[m] = zero_f32(); });
@@ -56,21 +56,24 @@ class ProductByTiles {
         for (int64_t g = kInFlight; g <= last_block_; g += kInFlight) {
           if (fresh) widen(place, g + kInFlight, g + 2 * kInFlight);
           unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-            scale<tile>(place, g - kInFlight + tile, acc);
+            collect<tile>();
             if (g + tile < num_groups_) start<tile>(place, g + tile);
+            scale<tile>(place, g - kInFlight + tile, acc);
           });
           if constexpr (kMinima) {
-            if (run < w_.num_sum_runs()) gather_minima(row, run++);
+            if (run < num_sum_runs_) gather_minima(row, run++);
           }
         }
         if constexpr (kMinima) {
-          while (run < w_.num_sum_runs()) gather_minima(row, run++);
+          while (run < num_sum_runs_) gather_minima(row, run++);
         }
         previous = place;
       }
     }
     unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-      if (last_block_ + tile < num_groups_) scale<tile>(previous, last_block_ + tile, acc);
+      if (last_block_ + tile >= num_groups_) return;
+      collect<tile>();
+      scale<tile>(previous, last_block_ + tile, acc);
     });
     finish(previous, acc);
   }
@@ -98,16 +101,20 @@ class ProductByTiles {
     }
   }
 
+  // A tile's worth of columns from `column` on; its rows are 64 bytes apart.
+  static const uint16_t* columns(const TiledRows& x, int64_t row, int64_t column) {
+    return x.data + row * x.padded_columns + column / 32 * (M * 32) + column % 32;
+  }
+
   // Starts the product of a group. The intrinsics paste tile numbers into assembly, so these must be literals.
   template <int kTile>
   OCTAVO_INLINE void start(const Place& place, int64_t g) const {
-    const uint16_t* a = a_.bf16 + place.row * a_.padded_columns + g * w_.group;
-    const int64_t stride = a_.padded_columns * 2;
+    const uint16_t* a = columns(a_.tiles, place.row, g * w_.group);
     const uint8_t* b = widened_.groups + g * kGroupBytes;
 #define OCTAVO_START(tile)          \
   if constexpr (kTile == tile) {    \
     _tile_zero(tile);               \
-    _tile_loadd(4, a, stride);      \
+    _tile_loadd(4, a, kTileBytes);  \
     _tile_loadd(5, b, kTileBytes);  \
     _tile_dpbf16ps(tile, 4, 5);     \
   }
@@ -118,20 +125,26 @@ class ProductByTiles {
 #undef OCTAVO_START
   }
 
-  // Adds a finished product to the sums.
+  // Moves a finished product from its tile to memory.
   template <int kTile>
-  OCTAVO_INLINE void scale(const Place& place, int64_t g, F32x16 (&acc)[M]) {
+  OCTAVO_INLINE void collect() {
     float* product = products_[kTile];
     if constexpr (kTile == 0) _tile_stored(0, product, kTileBytes);
     if constexpr (kTile == 1) _tile_stored(1, product, kTileBytes);
     if constexpr (kTile == 2) _tile_stored(2, product, kTileBytes);
     if constexpr (kTile == 3) _tile_stored(3, product, kTileBytes);
+  }
+
+  // Adds the product there to the sums.
+  template <int kTile>
+  OCTAVO_INLINE void scale(const Place& place, int64_t g, F32x16 (&acc)[M]) const {
+    const float* product = products_[kTile];
     const F32x16 scales = load_scales<kScale>(place.base + w_.scales_offset, g);
     unroll<M>([&](auto m) { acc[m] = fma(scales, load(product + m * 16), acc[m]); });
   }
 
   OCTAVO_INLINE void gather_minima(int64_t row, int64_t run) const {
-    _tile_loadd(4, sums_.bf16 + row * sums_stride_ + run * w_.group, sums_stride_ * 2);
+    _tile_loadd(4, columns(sums_, row, run * w_.group), kTileBytes);
     _tile_loadd(5, widened_.minima + run * w_.group / 2 * kTileBytes, kTileBytes);
     _tile_dpbf16ps(6, 4, 5);
   }
@@ -155,8 +168,8 @@ class ProductByTiles {
   const MatmulOutput& o_;
   const WidenedPanel widened_;
   const int64_t num_groups_, last_block_;  // groups, and the first one of the last four
-  const GroupSums sums_;
-  const int64_t sums_stride_;
+  const TiledRows sums_;
+  const int64_t num_sum_runs_;
   alignas(64) float products_[kInFlight][M * 16];
   alignas(64) float minima_[M * 16];
 };
@@ -190,7 +203,7 @@ void multiply_by_tiles(const PackedMatrix& w, int64_t first_panel, int64_t end_p
   const WidenedPanel widened = widening_space(w);
   if (!widened.groups) return matmul_by_fma(w, first_panel, end_panel, a, o);  // out of memory: slower, the same bits
   with_scales(w, [&]<ScaleKind s, bool m>() {
-    switch (rows_per_tile(a.num_rows)) {
+    switch (a.tiles.rows_per_tile) {
       case 4: multiply_panels_of<kKind, s, m, 4>(w, first_panel, end_panel, a, o, widened); break;
       case 8: multiply_panels_of<kKind, s, m, 8>(w, first_panel, end_panel, a, o, widened); break;
       default: multiply_panels_of<kKind, s, m, 16>(w, first_panel, end_panel, a, o, widened);
@@ -200,11 +213,7 @@ void multiply_by_tiles(const PackedMatrix& w, int64_t first_panel, int64_t end_p
 
 }  // namespace
 
-int64_t tile_rows(int64_t num_rows) {
-  if (num_rows <= kMaxRowsByFma) return 0;
-  const int64_t rows = rows_per_tile(num_rows);
-  return (num_rows + rows - 1) / rows * rows;
-}
+int tile_rows(int64_t num_rows) { return num_rows <= kMaxRowsByFma ? 0 : num_rows <= 4 ? 4 : num_rows <= 8 ? 8 : 16; }
 
 void matmul(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a, const MatmulOutput& o) {
   if (a.num_rows > kMaxRowsByFma && w.kind == PackKind::kNibble) {

@@ -27,23 +27,31 @@ Activations prepare(Runtime& runtime, Rows<const float> x, const Weight& weight,
   }
   bool sums32 = false, sums16 = false;
   for (const PackedMatrix& m : weight.matrices()) (m.group == 32 ? sums32 : sums16) |= m.has_minima;
-  const int64_t tile_rows = runtime.kernels.tile_rows(x.num_rows), rows = std::max(x.num_rows, tile_rows);
-  const bool tiles = tile_rows > 0;
+  const int tile_rows = runtime.kernels.tile_rows(x.num_rows);
+  const int64_t rows = tile_rows ? (x.num_rows + tile_rows - 1) / tile_rows * tile_rows : x.num_rows;
+  const auto floats = [&](Scratch<float>& scratch, int64_t columns) {
+    return scratch.require(static_cast<size_t>(rows * columns));
+  };
+  const auto tiles = [&](Scratch<uint16_t>& scratch, int64_t columns) {
+    return TiledRows{tile_rows ? scratch.require(static_cast<size_t>(rows * columns)) : nullptr, tile_rows, columns};
+  };
   const int64_t groups = a.padded_groups(32), groups16 = a.padded_groups(16);
-  const auto require = [rows]<class T>(Scratch<T>& scratch, int64_t n) { return scratch.require(static_cast<size_t>(rows * n)); };
-  float* values = require(runtime.values, padded);
-  uint16_t* bf16 = tiles ? require(runtime.bf16, padded) : nullptr;
-  a.sums = {require(runtime.sums, groups * 2), tiles ? require(runtime.sums_bf16, groups * 4) : nullptr};
-  a.sums16 = {require(runtime.sums16, groups16 * 2), tiles ? require(runtime.sums16_bf16, groups16 * 4) : nullptr};
+  float* values = floats(runtime.values, padded);
   a.values = values;
-  a.bf16 = bf16;
+  a.tiles = tiles(runtime.tiles, padded);
+  if (sums32) a.sums = {floats(runtime.sums, groups * 2), tiles(runtime.sum_tiles, groups * 4)};
+  if (sums16) a.sums16 = {floats(runtime.sums16, groups16 * 2), tiles(runtime.sum16_tiles, groups16 * 4)};
   for_each_row(runtime, rows, padded, [&](int64_t row) {
     // Rows beyond the last one fill the last tile; they are zero.
     const int64_t columns = row < x.num_rows ? x.num_columns : 0;
-    runtime.kernels.round_row(columns ? x.row(row) : nullptr, columns, padded, values + row * padded,
-                              bf16 ? bf16 + row * padded : nullptr);
-    if (sums32) runtime.kernels.sum_groups(values + row * padded, padded, 32, groups, a.sums.row(row, groups));
-    if (sums16) runtime.kernels.sum_groups(values + row * padded, padded, 16, groups16, a.sums16.row(row, groups16));
+    float* own = values + row * padded;
+    runtime.kernels.round_row(columns ? x.row(row) : nullptr, columns, padded, own, a.tiles.row(row), a.tiles.step());
+    const auto sum = [&](const GroupSums& sums, int group, int64_t count) {
+      runtime.kernels.sum_groups(own, padded, group, count, sums.pairs + row * count * 2, sums.tiles.row(row),
+                                 sums.tiles.step());
+    };
+    if (sums32) sum(a.sums, 32, groups);
+    if (sums16) sum(a.sums16, 16, groups16);
   });
   return a;
 }

@@ -18,7 +18,7 @@ struct Runtime {
   std::mutex mutex;  // held by the op that runs: it owns the scratch memory below
 
   Scratch<float> values, exact_values, sums, sums16, partials;
-  Scratch<uint16_t> bf16, sums_bf16, sums16_bf16;
+  Scratch<uint16_t> tiles, sum_tiles, sum16_tiles;
 };
 
 // Rows [num_rows, num_columns] of a caller's array, `stride` elements apart.
