@@ -21,6 +21,8 @@ from octavo.weights.sources import resolve_model
 
 EXPECTED, TOKEN_IDS = TopDistributions.load(Path(__file__).parents[1] / "golden" / "default_model.npz")
 MAX_MEAN_KL = 2e-4
+SHARE_SEEN = 0.85
+"""Of the full KL divergence, what is left of it with the tail merged (1.18e-4 of the benchmark's 1.38e-4)."""
 MIN_TOP1_AGREEMENT = 0.99
 """On this text, one position in a hundred is a tie within 0.01 nats, which any rounding may turn: numpy with the same
 roundings and other sums agrees at 99.3 %, a float32 cache gives 99.4 %."""
@@ -46,7 +48,7 @@ def test_native_is_as_faithful_as_promised(checkpoint: Checkpoint) -> None:
         start += len(logits)
     assert start == len(TOKEN_IDS) == 2000
     agrees = np.concatenate(agreements)
-    assert np.concatenate(divergences).mean() <= MAX_MEAN_KL
+    assert np.concatenate(divergences).mean() <= SHARE_SEEN * MAX_MEAN_KL
     assert agrees.mean() >= MIN_TOP1_AGREEMENT
     assert (EXPECTED.logprobs[~agrees, 0] - EXPECTED.logprobs[~agrees, 1]).max() < MAX_GAP_OF_A_TURNED_TIE
 
@@ -65,4 +67,5 @@ def test_a_merged_tail_hides_little_of_a_divergence() -> None:
     full = fidelity.kl_divergence(logits, disturbed).mean()
     merged = TopDistributions.from_logits(logits).kl_divergence(disturbed).mean()
     assert full == pytest.approx(0.05**2 / 2, rel=0.1)  # KL of a small disturbance is half its variance
-    assert MAX_MEAN_KL < 0.6 * full < merged <= full
+    assert 0.6 * full < merged <= full
+    assert merged > MAX_MEAN_KL

@@ -41,7 +41,7 @@ class TopDistributions:
     def kl_divergence(self, logits: np.ndarray) -> np.ndarray:
         """KL(self ‖ softmax(logits)) [T] in nats, all other tokens counted as one.
 
-        Merging tokens can only lower it; by little, because the others are unlikely and differ no more than the top.
+        Merging tokens can only lower it, by about the others' share of the probability.
         """
         actual = self._logprobs(logits, self.ids.astype(np.int64))
         result: np.ndarray = (np.exp(self.logprobs) * (self.logprobs - actual)).sum(axis=1)
