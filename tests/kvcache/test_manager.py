@@ -300,3 +300,54 @@ def test_check_integrity_notices_damage(damage: str) -> None:
         manager.get_block_table("a").blocks.pop()
     with pytest.raises(AssertionError):
         manager.check_integrity()
+
+
+def test_a_pinned_prefix_outlives_pressure_and_can_be_dropped_by_name() -> None:
+    manager = PagedKVCacheManager(num_blocks=4, block_size=4)
+    ids = tokens(*range(8))
+    admit(manager, "a", ids)
+    pin = manager.pin("system", tokens(*range(6)), DEFAULT_NAMESPACE)
+    assert (pin.num_tokens, [block.block_id for block in pin.blocks]) == (6, [0, 1])
+    finish(manager, "a", ids)
+    assert manager.allocate("b", 8) == [2, 3]
+    assert manager.allocate("c", 1) is None
+    assert manager.match_prefix(tokens(*range(8))).num_tokens == 7
+    assert manager.evict("system") == 2
+    assert manager.match_prefix(tokens(*range(8))).num_tokens == 0
+    assert manager.allocate("c", 1) is not None
+    manager.check_integrity()
+
+
+def test_a_pin_expires() -> None:
+    manager = PagedKVCacheManager(num_blocks=4, block_size=4)
+    ids = tokens(*range(8))
+    admit(manager, "a", ids)
+    manager.pin("system", ids, DEFAULT_NAMESPACE, expires_s=10.0)
+    finish(manager, "a", ids)
+    manager.block_pool.now_s = 9.0
+    manager.unpin_expired()
+    assert manager.block_pool.num_held == 2
+    manager.block_pool.now_s = 10.0
+    manager.unpin_expired()
+    assert manager.block_pool.num_held == 0
+    manager.check_integrity()
+
+
+def test_broken_accounts_are_rebuilt_from_the_block_tables() -> None:
+    """Accounting drift: what the tables say is true, whatever the counts say."""
+    manager = PagedKVCacheManager(num_blocks=8, block_size=4)
+    ids = tokens(*range(9))
+    admit(manager, "a", ids)
+    admit(manager, "b", ids)
+    assert manager.audit() is None
+    manager.block_pool.num_held += 1
+    assert "are not 8" in (manager.audit() or "")
+    manager.block_pool.blocks[0].ref_count = 7
+    manager.block_pool.free_queue.blank.pop()
+    manager.rebuild()
+    manager.check_integrity()
+    assert [block.ref_count for block in manager.block_pool.blocks] == [2, 2, 1, 1, 0, 0, 0, 0]
+    for name in "ab":
+        manager.cache_blocks(name, ids, 9)
+    assert admit(manager, "c", ids) == 8
+    manager.check_integrity()

@@ -11,7 +11,7 @@ from support.checking_executor import CheckingExecutor, solo_answer
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.errors import RequestTooLargeError
+from octavo.errors import RequestError, RequestTooLargeError
 from octavo.kvcache.manager import PagedKVCacheManager
 from octavo.namespace import Namespace
 from octavo.request import Request, RequestStatus
@@ -84,7 +84,7 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             self.core.add_request(request)
         except RequestTooLargeError:
-            assert len(prompt) + 1 > min(capacity, 200)
+            assert len(prompt) + 1 > min(capacity, 200) or self.manager.pins
         else:
             assert len(prompt) + 1 <= min(capacity, 200)
             self.requests += [request, *forks]
@@ -105,6 +105,29 @@ class EngineMachine(RuleBasedStateMachine):
         victim = data.draw(st.sampled_from(alive))
         self.core.finish_request(victim.request_id, "abort")
         assert victim.finish_reason == "abort"
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), name=st.sampled_from("pq"), ttl_s=st.sampled_from([math.inf, 3.0]))
+    def pin(self, data: st.DataObject, name: str, ttl_s: float) -> None:
+        request = data.draw(st.sampled_from(self.requests))
+        try:
+            self.scheduler.pin_prefix(name, request.token_ids, request.namespace, self.now + ttl_s)
+        except RequestError:
+            assert name in self.manager.pins or self.manager.num_blocks <= 52
+
+    @precondition(lambda self: self.manager.pins)
+    @rule(data=st.data(), drop=st.booleans())
+    def unpin(self, data: st.DataObject, drop: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.manager.pins)))
+        if drop:
+            self.manager.evict(name)
+        else:
+            self.manager.unpin(name)
+
+    @invariant()
+    def pinned_blocks_are_never_evicted(self) -> None:
+        for pin in self.manager.pins.values() if hasattr(self, "manager") else ():
+            assert all(block.ref_count > 0 and block.is_cached for block in pin.blocks)
 
     @invariant()
     def accounts_balance(self) -> None:
@@ -127,6 +150,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.step()
         assert not self.core.has_unfinished_requests, "a request hangs"
         self.accounts_balance()
+        for name in list(self.manager.pins):
+            self.manager.unpin(name)
         assert self.manager.block_pool.get_num_free_blocks() == self.manager.num_blocks
         for request in self.requests:
             answer = solo_answer(request)

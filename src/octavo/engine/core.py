@@ -31,6 +31,10 @@ class EngineCore:
         """Whether another step has something to do."""
         return self.scheduler.has_unfinished_requests
 
+    def idle(self) -> None:
+        """Call when there is nothing to do for now: a full audit of the memory, unless the last was just before."""
+        self.scheduler.health.check_idle()
+
     def step(self) -> StepOutput:
         """Compute one step."""
         scheduled = self.scheduler.schedule()

@@ -58,6 +58,9 @@ class InputProcessor:
             for token_id in ids:
                 if token_id >= self.vocab_size:
                     raise RequestError(f"{name} has token {token_id}; ids go from 0 to {self.vocab_size - 1}")
+        for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+            if count is not None and count > self.vocab_size:
+                raise RequestError(f"{name} is {count}, but the vocabulary has {self.vocab_size} tokens")
         seed = secrets.randbits(63) if params.seed is None else params.seed
         namespace = Namespace(salt=cache_salt) if cache_salt is not None else DEFAULT_NAMESPACE
         return [

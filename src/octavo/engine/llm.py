@@ -9,11 +9,14 @@ from itertools import count
 from typing import Any
 
 from octavo.config import EngineConfig
+from octavo.engine.beam_search import BeamSearch, BeamSequence
 from octavo.engine.build import build_engine
 from octavo.engine.input_processor import Prompt
+from octavo.engine.prefix_pins import PrefixPins
 from octavo.errors import RequestError
-from octavo.outputs import CompletionDelta, RequestOutput
-from octavo.sampling_params import SamplingParams
+from octavo.kvcache.report import MemoryReport, memory_report
+from octavo.outputs import CompletionDelta, Logprob, RequestOutput
+from octavo.sampling_params import MAX_LOGPROBS, SamplingParams
 
 Message = Mapping[str, Any]
 
@@ -28,6 +31,9 @@ class LLM:
         model: ``default``, a path to a ``.gguf``, a path to a Hugging Face folder, or ``org/name`` on the Hub.
         keywords: the fields of :class:`octavo.config.CacheConfig`, ``SchedulerConfig`` and ``BackendConfig``.
             An unknown keyword is an error.
+
+    Attributes:
+        prefixes: pin, evict and list what the prefix cache holds.
     """
 
     def __init__(self, model: str = "default", **keywords: Any) -> None:
@@ -38,6 +44,7 @@ class LLM:
         self.max_model_len = built.max_model_len
         self.kv_cache_spec = built.kv_cache_spec
         self.tokenizer = built.engine.tokenizer
+        self.prefixes = PrefixPins(built.engine.core.scheduler, built.engine.input_processor)
         self._numbers = count()
 
     def generate(
@@ -110,6 +117,37 @@ class LLM:
                         output = delta.output or output
         finally:
             self._abort([request_id])
+
+    def beam_search(
+        self, prompt: Prompt, beam_width: int, max_tokens: int, *, length_penalty: float = 1.0
+    ) -> list[BeamSequence]:
+        """The ``beam_width`` most likely outputs of a prompt, best first.
+
+        Args:
+            beam_width: at most 25.
+            max_tokens: the prompt's room in the model is the limit all the same.
+            length_penalty: above 0 prefers longer outputs, below 0 shorter ones; 1 compares the mean of the tokens.
+        """
+        if not 1 <= beam_width <= MAX_LOGPROBS // 2:
+            raise RequestError(f"beam_width must be between 1 and {MAX_LOGPROBS // 2}, not {beam_width}")
+        params = SamplingParams(temperature=0, max_tokens=1, logprobs=2 * beam_width, ignore_eos=True)
+        prompt_ids = self.engine.input_processor.token_ids(prompt)
+
+        def expand(beams: list[list[int]]) -> list[dict[int, Logprob]]:
+            outputs = self.generate([prompt_ids + tokens for tokens in beams], params, use_progress=False)
+            return [output.outputs[0].logprobs[0] for output in outputs if output.outputs[0].logprobs]
+
+        max_tokens = min(max_tokens, self.max_model_len - len(prompt_ids))
+        search = BeamSearch(beam_width, max_tokens, self.engine.input_processor.eos_token_ids, length_penalty)
+        search.run(expand)
+        return [
+            BeamSequence(tokens, self.tokenizer.decode(tokens), total, score)
+            for score, tokens, total in search.finished
+        ]
+
+    def memory_report(self) -> MemoryReport:
+        """What the KV cache holds: per request, shared, wasted, cached by age."""
+        return memory_report(self.engine.core.scheduler.manager)
 
     def _add(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, cache_salt: str | None, priority: int

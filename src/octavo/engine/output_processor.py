@@ -135,9 +135,7 @@ class OutputProcessor:
         sample.finish_reason = sample.request.finish_reason
         return self._finish(sample, sample.detokenizer.finish(), [], None)
 
-    def _take_token(
-        self, sample: Sample, token_id: int, logprobs: TokenLogprobs | None, now: float
-    ) -> CompletionDelta:
+    def _take_token(self, sample: Sample, token_id: int, logprobs: TokenLogprobs | None, now: float) -> CompletionDelta:
         request, detokenizer = sample.request, sample.detokenizer
         sample.num_tokens += 1
         sample.last_token_s = now

@@ -84,9 +84,7 @@ class ModelExecutor:
         logits = self.model.compute_logits(hidden)
         return self.backend.sample(logits, build_sampling_batch(self._states, rows.sampling_slots))
 
-    def _prompt_logprobs(
-        self, scheduled: SchedulerOutput, hidden: Array
-    ) -> dict[str, tuple[int, list[TokenLogprobs]]]:
+    def _prompt_logprobs(self, scheduled: SchedulerOutput, hidden: Array) -> dict[str, tuple[int, list[TokenLogprobs]]]:
         """Log probabilities of the prompt tokens that follow the ones computed now, for the requests that asked."""
         results: dict[str, tuple[int, list[TokenLogprobs]]] = {}
         first_row = len(scheduled.decodes)

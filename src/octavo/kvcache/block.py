@@ -23,13 +23,13 @@ class KVCacheBlock:
         next_same_hash: another full block of the same hash: a collision.
         children: cached continuations, sorted by ``tokens``, so that the longest common beginning is a neighbour.
         num_hits: times that a request found it in the cache.
-        last_used_step: step in which it was last taken or given back.
+        last_used_s: when it was last given back, seconds on the engine's clock.
     """
 
     __slots__ = (
         "block_id",
         "children",
-        "last_used_step",
+        "last_used_s",
         "next_same_hash",
         "num_hits",
         "parent",
@@ -47,7 +47,7 @@ class KVCacheBlock:
         self.next_same_hash: KVCacheBlock | None = None
         self.children: list[KVCacheBlock] = []
         self.num_hits = 0
-        self.last_used_step = 0
+        self.last_used_s = 0.0
 
     @property
     def is_cached(self) -> bool:

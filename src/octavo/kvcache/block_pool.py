@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from octavo.kvcache.block import KVCacheBlock
 from octavo.kvcache.eviction import EvictionPolicy, LRUPolicy
 from octavo.kvcache.free_queue import FreeQueue
@@ -18,6 +20,7 @@ class BlockPool:
         cache: the tree of cached prefixes.
         num_held: blocks with a reference.
         num_evictions: cached blocks given up so far.
+        now_s: the engine's clock as of this step; set by the scheduler.
     """
 
     def __init__(self, num_blocks: int, block_size: int, policy: EvictionPolicy | None = None) -> None:
@@ -28,6 +31,7 @@ class BlockPool:
         self.cache = PrefixCache()
         self.num_held = 0
         self.num_evictions = 0
+        self.now_s = 0.0
 
     def get_num_free_blocks(self) -> int:
         """Blocks that can be had: blank ones and cached ones that nobody holds."""
@@ -63,6 +67,7 @@ class BlockPool:
         if block.ref_count == 0:
             self.num_held -= 1
             if block.is_cached:
+                block.last_used_s = self.now_s
                 self.free_queue.push_cached(block)
             else:
                 self.free_queue.push_blank(block)
@@ -73,6 +78,26 @@ class BlockPool:
         self.free_queue.remove(block)
         self.cache.remove(block)
         self.free_queue.push_blank(block)
+
+    def audit(self) -> str | None:
+        """Compare the counts in O(1); returns what is wrong."""
+        num_blank, num_cached = len(self.free_queue.blank), len(self.free_queue.policy)
+        if num_blank + num_cached + self.num_held != self.num_blocks:
+            return f"{num_blank} blank + {num_cached} cached + {self.num_held} held blocks are not {self.num_blocks}"
+        if not num_cached <= self.cache.num_blocks <= num_cached + self.num_held:
+            return f"{self.cache.num_blocks} blocks in the prefix cache, {num_cached} cached and {self.num_held} held"
+        return None
+
+    def rebuild(self, references: Mapping[KVCacheBlock, int]) -> None:
+        """Make every account follow from the true references; the prefix cache starts empty."""
+        self.cache = PrefixCache()
+        self.free_queue.policy.clear()
+        for block in self.blocks:
+            block.ref_count = references.get(block, 0)
+            block.parent, block.next_same_hash = None, None
+            block.tokens, block.children = b"", []
+        self.free_queue.blank = [block for block in reversed(self.blocks) if block.ref_count == 0]
+        self.num_held = self.num_blocks - len(self.free_queue.blank)
 
     def check_integrity(self) -> None:
         """Compare the whole pool with its own accounts. O(num_blocks). Raises ``AssertionError`` with the numbers."""

@@ -24,6 +24,9 @@ class EvictionPolicy(Protocol):
     def evict(self) -> KVCacheBlock:
         """Choose a block without children and forget it. Called only when there is one."""
 
+    def clear(self) -> None:
+        """Forget all blocks."""
+
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[KVCacheBlock]: ...
@@ -50,6 +53,10 @@ class LRUPolicy:
     def evict(self) -> KVCacheBlock:
         """The oldest."""
         return self._queue.popitem(last=False)[0]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._queue.clear()
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -10,7 +10,9 @@ A request's tokens and blocks, when it is admitted (block size 4, 14 tokens, the
 
 from __future__ import annotations
 
+import math
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 
 from octavo.kvcache import block_hash
@@ -39,6 +41,22 @@ class PrefixMatch:
     num_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A cached prefix that is held by a name.
+
+    Attributes:
+        num_tokens: how much of the prefix was cached when it was pinned.
+        expires_s: seconds on the engine's clock; infinite for never.
+    """
+
+    name: str
+    blocks: tuple[KVCacheBlock, ...]
+    num_tokens: int
+    namespace: Namespace
+    expires_s: float
+
+
 NO_MATCH = PrefixMatch([], None, 0, 0)
 
 
@@ -48,6 +66,7 @@ class PagedKVCacheManager:
     Attributes:
         block_pool: the blocks.
         enable_prefix_caching: whether finished work is found again.
+        pins: prefixes held by name.
     """
 
     def __init__(
@@ -61,6 +80,7 @@ class PagedKVCacheManager:
         self.block_pool = BlockPool(num_blocks, block_size, policy)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self.pins: dict[str, Pin] = {}
         self._tables: dict[str, BlockTable] = {}
         self._updates: dict[str, list[tuple[int, list[int]]]] = {}  # by request: first index, block ids
         self._copies: dict[KVCacheBlock, KVCacheBlock] = {}
@@ -125,26 +145,7 @@ class PagedKVCacheManager:
 
     def match_prefix(self, token_ids: array[int], namespace: Namespace = DEFAULT_NAMESPACE) -> PrefixMatch:
         """The longest cached prefix of ``token_ids``; never all of them, for the last one's logits are wanted."""
-        root = self.block_pool.cache.find_root(namespace) if self.enable_prefix_caching else None
-        if root is None:
-            return NO_MATCH
-        size, step = self.block_size, self.block_size * TOKEN_BYTES
-        find, hash_block = self.block_pool.cache.find, block_hash.hash_block
-        limit = len(token_ids) - 1
-        data = token_ids[:limit].tobytes()
-        blocks: list[KVCacheBlock] = []
-        parent = root
-        for start in range(0, limit // size * step, step):
-            tokens = data[start : start + step]
-            block = find(parent, tokens, hash_block(parent.prefix_hash, tokens))
-            if block is None:
-                break
-            blocks.append(block)
-            parent = block
-        num_full = len(blocks) * size
-        rest = data[num_full * TOKEN_BYTES : (num_full + size) * TOKEN_BYTES]
-        partial, shared = self.block_pool.cache.find_longest(parent, rest)
-        return PrefixMatch(blocks, partial, shared, num_full + shared)
+        return self._match(token_ids[:-1], namespace) if self.enable_prefix_caching else NO_MATCH
 
     def admit(self, request_id: str, num_tokens: int, match: PrefixMatch, namespace: Namespace) -> int | None:
         """Give a new request its blocks: the match's full blocks shared, its partial block copied, the rest blank.
@@ -196,7 +197,7 @@ class PagedKVCacheManager:
             own, known = table.blocks[index], cache.find(parent, tokens, prefix_hash)
             if known is None:
                 cache.insert(own, parent, tokens, prefix_hash, full=True)
-            else:
+            elif known is not own:  # it is, where a fork shares it and the cache was rebuilt
                 pool.hold_block(known)
                 table.blocks[index] = known
                 self._note_update(request_id, index, [known.block_id])
@@ -247,6 +248,45 @@ class PagedKVCacheManager:
         table.num_tokens = num_tokens
         table.num_indexed = min(table.num_indexed, keep)
 
+    # ---- pins ------------------------------------------------------------------------------------------------
+
+    @property
+    def num_pinned_blocks(self) -> int:
+        """Blocks that some pin holds."""
+        return len({block for pin in self.pins.values() for block in pin.blocks})
+
+    def pin(self, name: str, token_ids: array[int], namespace: Namespace, expires_s: float = math.inf) -> Pin:
+        """Hold what is cached of a prefix until :meth:`unpin`, or until ``expires_s`` on the engine's clock."""
+        assert name not in self.pins, name
+        match = self._match(token_ids, namespace)
+        blocks = [*match.blocks, match.partial] if match.partial is not None else list(match.blocks)
+        for block in blocks:
+            self.block_pool.hold_block(block)
+        self.pins[name] = Pin(name, tuple(blocks), match.num_tokens, namespace, expires_s)
+        return self.pins[name]
+
+    def unpin(self, name: str) -> None:
+        """Let a pinned prefix go its way again. Raises ``KeyError`` if nothing is pinned by that name."""
+        for block in reversed(self.pins.pop(name).blocks):
+            self.block_pool.free_block(block)
+
+    def evict(self, name: str) -> int:
+        """Unpin a prefix and forget it, except for blocks that others hold or continue; returns how many went."""
+        blocks = self.pins[name].blocks
+        self.unpin(name)
+        num_evicted = 0
+        for block in reversed(blocks):
+            if block.ref_count > 0 or block.children:
+                break
+            self.block_pool.drop_cached(block)
+            num_evicted += 1
+        return num_evicted
+
+    def unpin_expired(self) -> None:
+        """Let go of pins whose time is over, by the pool's clock."""
+        for pin in [pin for pin in self.pins.values() if pin.expires_s <= self.block_pool.now_s]:
+            self.unpin(pin.name)
+
     # ---- what the executor must be told ----------------------------------------------------------------------
 
     def take_updates(self) -> list[tuple[str, int, list[int]]]:
@@ -269,24 +309,61 @@ class PagedKVCacheManager:
 
     # ---- health ----------------------------------------------------------------------------------------------
 
+    def audit(self) -> str | None:
+        """An O(1) look at the accounts; returns what is wrong."""
+        return self.block_pool.audit()
+
+    def rebuild(self) -> None:
+        """Heal broken accounts: count every reference anew from the block tables; cache and pins start empty."""
+        self.pins.clear()
+        self.block_pool.rebuild(self._count_references())
+        for table in self._tables.values():
+            table.num_indexed = 0
+
     def check_integrity(self) -> None:
         """Recount every reference from the block tables. O(num_blocks). Raises ``AssertionError`` with the numbers."""
-        references: dict[KVCacheBlock, int] = {}
+        references = self._count_references()
         for request_id, table in self._tables.items():
             assert len(table.blocks) == -(-table.num_tokens // self.block_size), (request_id, table)
             assert len(set(table.blocks)) == len(table.blocks), (request_id, table)
-            for index, block in enumerate(table.blocks):
-                references[block] = references.get(block, 0) + 1
-                if index < table.num_indexed:
-                    previous = table.blocks[index - 1] if index else self.block_pool.cache.find_root(table.namespace)
-                    assert block.parent is previous, (request_id, index, block)
-        for source in self._copies.values():
-            references[source] = references.get(source, 0) + 1
+            for index, block in enumerate(table.blocks[: table.num_indexed]):
+                previous = table.blocks[index - 1] if index else self.block_pool.cache.find_root(table.namespace)
+                assert block.parent is previous, (request_id, index, block)
         for block in self.block_pool.blocks:
             assert block.ref_count == references.get(block, 0), (block, references.get(block, 0))
         self.block_pool.check_integrity()
 
     # ---- parts -----------------------------------------------------------------------------------------------
+
+    def _match(self, token_ids: array[int], namespace: Namespace) -> PrefixMatch:
+        """The longest cached prefix, to the token."""
+        parent = self.block_pool.cache.find_root(namespace)
+        if parent is None:
+            return NO_MATCH
+        size, step = self.block_size, self.block_size * TOKEN_BYTES
+        find, hash_block = self.block_pool.cache.find, block_hash.hash_block
+        data = token_ids.tobytes()
+        blocks: list[KVCacheBlock] = []
+        for start in range(0, len(data) - step + 1, step):
+            tokens = data[start : start + step]
+            block = find(parent, tokens, hash_block(parent.prefix_hash, tokens))
+            if block is None:
+                break
+            blocks.append(block)
+            parent = block
+        num_full = len(blocks) * size
+        rest = data[num_full * TOKEN_BYTES : (num_full + size) * TOKEN_BYTES]
+        partial, shared = self.block_pool.cache.find_longest(parent, rest)
+        return PrefixMatch(blocks, partial, shared, num_full + shared)
+
+    def _count_references(self) -> Counter[KVCacheBlock]:
+        """How often each block is held by tables, pins and planned copies."""
+        references: Counter[KVCacheBlock] = Counter(self._copies.values())
+        for table in self._tables.values():
+            references.update(table.blocks)
+        for pin in self.pins.values():
+            references.update(pin.blocks)
+        return references
 
     def _num_new_blocks(self, table: BlockTable | None, num_tokens: int) -> int:
         if table is None:

@@ -125,5 +125,3 @@ class StepOutput:
     token_ids: Sequence[int]
     finished: list[Request]
     executor_output: ExecutorOutput
-
-

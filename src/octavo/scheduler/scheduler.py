@@ -21,14 +21,17 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Sequence
 
 from octavo.config import SchedulerConfig
 from octavo.errors import QueueFullError, RequestError, RequestTooLargeError
-from octavo.kvcache.manager import NO_MATCH, PagedKVCacheManager
+from octavo.kvcache.manager import NO_MATCH, PagedKVCacheManager, Pin
+from octavo.namespace import Namespace
 from octavo.request import Request, RequestStatus
 from octavo.scheduler.deadlines import Deadlines
 from octavo.scheduler.forecast import MemoryForecast
+from octavo.scheduler.health import MemoryHealth
 from octavo.scheduler.output import Admission, Chunk, ExecutorOutput, SchedulerOutput, StepOutput, TableUpdate
 from octavo.scheduler.request_queue import RequestQueue
 from octavo.scheduler.stats import SchedulerStats
@@ -42,6 +45,8 @@ class Scheduler:
         waiting: requests without a slot.
         running: requests with a slot, by id.
         stats: what has happened so far.
+        health: audits of the memory.
+        forecast: how full the pool will become.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Scheduler:
         self.waiting = RequestQueue()
         self.running: dict[str, Request] = {}
         self.stats = SchedulerStats()
+        self.health = MemoryHealth(manager, clock)
         self.forecast = MemoryForecast(manager.block_size)
         self._clock = clock
         self._deadlines = Deadlines()
@@ -120,7 +126,8 @@ class Scheduler:
     def _limit_tokens(self, request: Request) -> int:
         """How long the request may become, prompt and output; refuses what could never fit."""
         num_prompt = request.num_prompt_tokens
-        num_pool_tokens = self.manager.num_blocks * self.manager.block_size
+        num_blocks = self.manager.num_blocks - self.manager.num_pinned_blocks
+        num_pool_tokens = num_blocks * self.manager.block_size
         if num_prompt == 0:
             raise RequestError("the prompt is empty; give at least one token")
         if num_prompt + 1 > self.max_model_len:
@@ -131,7 +138,7 @@ class Scheduler:
         if num_prompt + 1 > num_pool_tokens:
             raise RequestTooLargeError(
                 f"the prompt has {num_prompt} tokens and the KV cache holds {num_pool_tokens} "
-                f"({self.manager.num_blocks} blocks of {self.manager.block_size}); shorten the prompt by "
+                f"({num_blocks} blocks of {self.manager.block_size}); shorten the prompt by "
                 f"{num_prompt + 1 - num_pool_tokens} or raise num_blocks"
             )
         limit = min(self.max_model_len, num_pool_tokens)
@@ -139,12 +146,34 @@ class Scheduler:
             limit = min(limit, num_prompt + request.params.max_tokens)
         return limit
 
+    def pin_prefix(self, name: str, token_ids: array[int], namespace: Namespace, expires_s: float = math.inf) -> Pin:
+        """Keep what is cached of a prefix until it is unpinned or expires.
+
+        Raises:
+            RequestError: the name is in use, or some accepted request might then no longer fit.
+        """
+        if name in self.manager.pins:
+            raise RequestError(f"a prefix is pinned as {name!r} already; unpin it first or choose another name")
+        pin = self.manager.pin(name, token_ids, namespace, expires_s)
+        unfinished = (*self.running.values(), *self.waiting, *self._parents.values())
+        most = -(-max((request.max_tokens for request in unfinished), default=0) // self.manager.block_size)
+        num_pinned, num_blocks = self.manager.num_pinned_blocks, self.manager.num_blocks
+        if num_pinned + max(most, 1) > num_blocks:
+            self.manager.unpin(name)
+            raise RequestError(
+                f"pinning {name!r} would leave {num_blocks - num_pinned} of {num_blocks} blocks, "
+                f"and a request may need {most}; pin less, or raise num_blocks"
+            )
+        return pin
+
     # ---- one step --------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
         """Choose what the next step computes."""
         self._step += 1
-        expired = self._end_expired()
+        self.manager.block_pool.now_s = now_s = self._clock()
+        self.manager.unpin_expired()
+        expired = self._end_expired(now_s)
         output = SchedulerOutput(self._step, self._decodes, expired=expired)
         self._grow_full_tables(output)
         budget = self.config.max_num_batched_tokens - len(output.decodes)
@@ -154,6 +183,7 @@ class Scheduler:
         output.block_copies = self.manager.take_copies()
         for request_id, index, block_ids in self.manager.take_updates():
             output.table_updates.append(TableUpdate(self.running[request_id].slot, index, block_ids))
+        self.health.check_step()
         assert output.decodes or output.chunks or not self.has_unfinished_requests, "requests wait and nothing runs"
         return output
 
@@ -178,8 +208,8 @@ class Scheduler:
 
     # ---- parts of schedule -----------------------------------------------------------------------------------
 
-    def _end_expired(self) -> list[Request]:
-        expired = self._deadlines.take_expired(self._clock()) if self._deadlines else []
+    def _end_expired(self, now_s: float) -> list[Request]:
+        expired = self._deadlines.take_expired(now_s) if self._deadlines else []
         for request in expired:
             self.finish_request(request.request_id, "timeout")
         return expired
@@ -249,9 +279,7 @@ class Scheduler:
 
     # ---- parts of update -------------------------------------------------------------------------------------
 
-    def _update_chunks(
-        self, chunks: list[Chunk], token_ids: Sequence[int], finished: list[Request]
-    ) -> list[Request]:
+    def _update_chunks(self, chunks: list[Chunk], token_ids: Sequence[int], finished: list[Request]) -> list[Request]:
         """Returns the requests that have caught up and decode from now on."""
         joined: list[Request] = []
         tokens = iter(token_ids)
