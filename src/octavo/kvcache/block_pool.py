@@ -43,14 +43,18 @@ class BlockPool:
 
     def allocate_block(self) -> KVCacheBlock | None:
         """A blank block with one reference, evicting a cached one if need be; ``None`` if all are held."""
-        block = self.free_queue.pop_blank()
-        if block is None:
-            if self.num_held == self.num_blocks:
-                return None
-            block = self._evict()
-        block.ref_count = 1
-        self.num_held += 1
-        return block
+        return self.allocate_blocks(1)[0] if self.num_held < self.num_blocks else None
+
+    def allocate_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        """So many blank blocks with one reference each; the caller has seen that there are enough."""
+        assert num_blocks <= self.get_num_free_blocks(), (num_blocks, self.get_num_free_blocks())
+        blocks = self.free_queue.pop_blanks(num_blocks)
+        while len(blocks) < num_blocks:
+            blocks.append(self._evict())
+        for block in blocks:
+            block.ref_count = 1
+        self.num_held += num_blocks
+        return blocks
 
     def hold_block(self, block: KVCacheBlock) -> None:
         """One more reference to a held or cached block."""

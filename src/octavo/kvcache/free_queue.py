@@ -34,9 +34,14 @@ class FreeQueue:
         """Take a cached block out: somebody holds it again."""
         self.policy.remove(block)
 
-    def pop_blank(self) -> KVCacheBlock | None:
-        """``None``: only cached ones are left, or nothing."""
-        return self.blank.pop() if self.blank else None
+    def pop_blanks(self, most: int) -> list[KVCacheBlock]:
+        """Up to so many blank blocks; the last freed comes first."""
+        blank = self.blank
+        if most == 1:
+            return [blank.pop()] if blank else []
+        blocks = blank[: -most - 1 : -1]
+        del blank[len(blank) - len(blocks) :]
+        return blocks
 
     def pop_cached(self) -> KVCacheBlock:
         """The cached block to evict; the caller takes it out of the prefix cache."""

@@ -24,7 +24,7 @@ from octavo.kvcache.prefix_cache import TOKEN_BYTES
 from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrefixMatch:
     """What the prefix cache has of a prompt.
 
@@ -189,20 +189,23 @@ class PagedKVCacheManager:
         table.num_tokens = max(table.num_tokens, num_computed_tokens)
         if not self.enable_prefix_caching:
             return
-        size = self.block_size
-        for index in range(table.num_indexed, num_computed_tokens // size):
-            parent = table.blocks[index - 1] if index else cache.root(table.namespace)
-            tokens = token_ids[index * size : (index + 1) * size].tobytes()
-            prefix_hash = block_hash.hash_block(parent.prefix_hash, tokens)
-            own, known = table.blocks[index], cache.find(parent, tokens, prefix_hash)
-            if known is None:
-                cache.insert(own, parent, tokens, prefix_hash, full=True)
-            elif known is not own:  # it is, where a fork shares it and the cache was rebuilt
-                pool.hold_block(known)
-                table.blocks[index] = known
-                self._note_update(request_id, index, [known.block_id])
+        size, step, blocks = self.block_size, self.block_size * TOKEN_BYTES, table.blocks
+        first, last = table.num_indexed, num_computed_tokens // size
+        if first >= last:
+            return
+        hash_block, enter = block_hash.hash_block, cache.enter
+        data = token_ids[first * size : last * size].tobytes()
+        parent = blocks[first - 1] if first else cache.root(table.namespace)
+        for index, start in zip(range(first, last), range(0, len(data), step), strict=True):
+            tokens = data[start : start + step]
+            own = blocks[index]
+            parent = enter(own, parent, tokens, hash_block(parent.prefix_hash, tokens))
+            if parent is not own:
+                pool.hold_block(parent)
+                blocks[index] = parent
+                self._note_update(request_id, index, [parent.block_id])
                 pool.free_block(own)
-            table.num_indexed = index + 1
+        table.num_indexed = last
 
     def cache_tail(self, request_id: str, token_ids: array[int], num_computed_tokens: int) -> None:
         """Before a request's blocks are freed: let others copy from its last, partly filled block, too."""
@@ -218,7 +221,7 @@ class PagedKVCacheManager:
         tokens = token_ids[index * self.block_size : num_computed_tokens].tobytes()
         _, shared = cache.find_longest(parent, tokens)
         if shared < num_tail:
-            cache.insert(table.blocks[index], parent, tokens, parent.prefix_hash, full=False)
+            cache.enter_tail(table.blocks[index], parent, tokens)
 
     def fork(self, request_id: str, child_id: str) -> BlockTable:
         """A new request that shares every block of ``request_id``, also the last, partly filled one.
@@ -396,11 +399,9 @@ class PagedKVCacheManager:
     def _grow(self, table: BlockTable, num_tokens: int) -> None:
         """Append blank blocks for ``num_tokens`` more tokens; the caller has checked that there are enough."""
         table.num_tokens += num_tokens
-        allocate_block = self.block_pool.allocate_block
-        for _ in range(-(-table.num_tokens // self.block_size) - len(table.blocks)):
-            block = allocate_block()
-            assert block is not None
-            table.blocks.append(block)
+        num_more = -(-table.num_tokens // self.block_size) - len(table.blocks)
+        if num_more:
+            table.blocks += self.block_pool.allocate_blocks(num_more)
 
     def _note_update(self, request_id: str, index: int, block_ids: list[int]) -> None:
         self._updates.setdefault(request_id, []).append((index, block_ids))

@@ -69,14 +69,27 @@ class PrefixCache:
                 best, most = child, shared
         return best, most
 
-    def insert(self, block: KVCacheBlock, parent: KVCacheBlock, tokens: bytes, prefix_hash: int, *, full: bool) -> None:
-        """Make ``block`` findable. The caller has looked: no equal block is there."""
+    def enter(self, block: KVCacheBlock, parent: KVCacheBlock, tokens: bytes, prefix_hash: int) -> KVCacheBlock:
+        """Make a full block findable; if an equal one is there, return that instead and leave ``block`` alone."""
+        first = known = self._full.get(prefix_hash)
+        while known is not None:
+            if known.tokens == tokens and known.parent is parent:
+                return known
+            known = known.next_same_hash
+        block.prefix_hash = prefix_hash
+        block.next_same_hash = first
+        self._full[prefix_hash] = block
+        self._add_child(block, parent, tokens)
+        return block
+
+    def enter_tail(self, block: KVCacheBlock, parent: KVCacheBlock, tokens: bytes) -> None:
+        """Make a partly filled block findable, by :meth:`find_longest` only."""
+        block.prefix_hash = parent.prefix_hash
+        self._add_child(block, parent, tokens)
+
+    def _add_child(self, block: KVCacheBlock, parent: KVCacheBlock, tokens: bytes) -> None:
         block.parent = parent
         block.tokens = tokens
-        block.prefix_hash = prefix_hash
-        if full:
-            block.next_same_hash = self._full.get(prefix_hash)
-            self._full[prefix_hash] = block
         children = parent.children
         if children:
             children.insert(bisect_left(children, tokens, key=_tokens_of), block)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from octavo.request import Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chunk:
     """Some of the tokens that a request still has to compute, from ``start`` on.
 
@@ -24,7 +24,7 @@ class Chunk:
     forks: list[Request] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TableUpdate:
     """Entries ``index …`` of the block table in row ``slot`` change to ``block_ids``."""
 
@@ -33,7 +33,7 @@ class TableUpdate:
     block_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admission:
     """A request takes row ``slot``: new, or back after preemption.
 
