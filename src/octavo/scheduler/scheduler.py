@@ -206,6 +206,30 @@ class Scheduler:
         self.stats.num_computed_tokens += output.num_tokens
         return StepOutput(requests, result.token_ids, finished, result)
 
+    # ---- many equal steps at once ----------------------------------------------------------------------------
+
+    def num_steady_steps(self) -> int:
+        """How many coming steps do nothing but give each decode one more token, if nobody arrives or leaves.
+
+        A simulator jumps over them with :meth:`advance`; 0 when the next step may do more.
+        """
+        may_admit = len(self.waiting) > 0 and self._free_slots and not self._head_blocked
+        if self._prefills or self._full or self._deadlines or may_admit:
+            return 0
+        to_go = min([request.attention_at - len(request.token_ids) for request in self._decodes], default=1)
+        return max(to_go - 1, 0)
+
+    def advance(self, num_steps: int, token_ids: Sequence[int]) -> None:
+        """What ``num_steps`` steady steps come to if each decode gets its token of ``token_ids`` in every one."""
+        assert 0 <= num_steps <= self.num_steady_steps(), (num_steps, self.num_steady_steps())
+        for request, token_id in zip(self._decodes, token_ids, strict=True):
+            assert token_id not in request.stop_ids, (request, token_id)
+            request.num_computed_tokens += num_steps
+            request.token_ids.extend(array("i", [token_id]) * num_steps)
+        self._step += num_steps
+        self.stats.num_steps += num_steps
+        self.stats.num_computed_tokens += num_steps * len(self._decodes)
+
     # ---- parts of schedule -----------------------------------------------------------------------------------
 
     def _end_expired(self, now_s: float) -> list[Request]:
