@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kInFlight = 4;                      // result tiles
 constexpr int kMaxRowsByFma = 2;                  // up to here fused multiply-adds win
-constexpr int64_t kGroupBytes = 16 * kTileBytes;  // of a widened group of 32, and of a widened run of minima
 
 // Where a thread widens a panel: its groups, then its runs of minima.
 struct WidenedPanel {
@@ -24,7 +23,7 @@ struct WidenedPanel {
   uint8_t* minima;
 };
 
-template <PackKind kKind, ScaleKind kScale, bool kMinima, int M>
+template <PackKind kKind, int kGroup, ScaleKind kScale, bool kMinima, int M>
 class ProductByTiles {
  public:
   ProductByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, const WidenedPanel& widened)
@@ -43,80 +42,102 @@ class ProductByTiles {
           widen(place, 0, 2 * kInFlight);
           if constexpr (kMinima) widen_minima(place);
         }
+        const uint16_t* a = a_.tiles.data + row * a_.tiles.padded_columns;
+        const uint8_t* b = widened_.groups;
         unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
           const bool pending = previous.base && last_block_ + tile < num_groups_;
           if (pending) collect<tile>();
-          if (tile < num_groups_) start<tile>(place, tile);
-          if (pending) scale<tile>(previous, last_block_ + tile, acc);
+          if (tile < num_groups_) start<tile>(a, b);
+          if (pending) scale<tile>(scales_of(previous, last_block_), acc);
         });
         if (previous.base) finish(previous, acc);
         unroll<M>([&](auto m) { acc[m] = zero_f32(); });
+        previous = place;
+
+        const uint16_t* sums = kMinima ? sums_.data + row * sums_.padded_columns : nullptr;
         int64_t run = 0;
         if constexpr (kMinima) _tile_zero(6);
         for (int64_t g = kInFlight; g <= last_block_; g += kInFlight) {
+          a += kInFlight * kGroupElements;
+          b += kInFlight * kGroupBytes;
           if (fresh) widen(place, g + kInFlight, g + 2 * kInFlight);
-          unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-            collect<tile>();
-            if (g + tile < num_groups_) start<tile>(place, g + tile);
-            scale<tile>(place, g - kInFlight + tile, acc);
-          });
+          const uint8_t* scales = scales_of(place, g - kInFlight);
+          if (g + kInFlight <= num_groups_) {
+            unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
+              collect<tile>();
+              start<tile>(a, b);
+              scale<tile>(scales, acc);
+            });
+          } else {
+            unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
+              collect<tile>();
+              if (g + tile < num_groups_) start<tile>(a, b);
+              scale<tile>(scales, acc);
+            });
+          }
           if constexpr (kMinima) {
-            if (run < num_sum_runs_) gather_minima(row, run++);
+            if (run < num_sum_runs_) gather_minima(sums, run++);
           }
         }
         if constexpr (kMinima) {
-          while (run < num_sum_runs_) gather_minima(row, run++);
+          while (run < num_sum_runs_) gather_minima(sums, run++);
         }
-        previous = place;
       }
     }
     unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
       if (last_block_ + tile >= num_groups_) return;
       collect<tile>();
-      scale<tile>(previous, last_block_ + tile, acc);
+      scale<tile>(scales_of(previous, last_block_), acc);
     });
     finish(previous, acc);
   }
 
  private:
+  // Elements of the left operand, and bytes of the widened right one, from a group's tile to the next group's: with
+  // groups of 16, two share a tile of the left operand, side by side.
+  static constexpr int64_t kGroupElements = M * kGroup;
+  static constexpr int64_t kGroupBytes = kGroup / 2 * kTileBytes;
+  static constexpr int64_t kScaleBytes = kPanel * (kScale == ScaleKind::kF16 ? 2 : 4);
+
   struct Place {
     const uint8_t* base;  // of the panel
     int64_t panel, row;
   };
 
   void widen(const Place& place, int64_t first, int64_t end) const {
-    const int64_t code_bytes = w_.group * kPanel * code_bits(kKind) / 8;
+    constexpr int64_t code_bytes = kGroup * kPanel * code_bits(kKind) / 8;
     for (int64_t g = first; g < end && g < num_groups_; ++g) {
-      widen_group<kKind>(w_, place.base + g * code_bytes, w_.group, widened_.groups + g * kGroupBytes);
+      widen_group<kKind>(w_, place.base + g * code_bytes, kGroup, widened_.groups + g * kGroupBytes);
     }
   }
 
   // Two pair rows per group: (high, high) and (low, low).
   void widen_minima(const Place& place) const {
     uint8_t* b = widened_.minima;
-    for (int64_t g = 0; g < w_.num_sum_runs() * sum_run(w_.group); ++g, b += 2 * kTileBytes) {
+    for (int64_t g = 0; g < num_sum_runs_ * sum_run(kGroup); ++g, b += 2 * kTileBytes) {
       const F32x16 minima = g < num_groups_ ? load_scales<kScale>(place.base + w_.minima_offset, g) : zero_f32();
       store_pairs(b, high_part(minima), high_part(minima));
       store_pairs(b + kTileBytes, low_part(minima), low_part(minima));
     }
   }
 
-  // A tile's worth of columns from `column` on; its rows are 64 bytes apart.
-  static const uint16_t* columns(const TiledRows& x, int64_t row, int64_t column) {
-    return x.data + row * x.padded_columns + column / 32 * (M * 32) + column % 32;
+  const uint8_t* scales_of(const Place& place, int64_t g) const { return place.base + w_.scales_offset + g * kScaleBytes; }
+
+  // The left operand's tile of group `i` after the one at `a`, a group whose number is even; its rows are 64 bytes apart.
+  static const uint16_t* group_tile(const uint16_t* a, int64_t i) {
+    return kGroup == 32 ? a + i * M * 32 : a + i / 2 * M * 32 + i % 2 * 16;
   }
 
-  // Starts the product of a group. The intrinsics paste tile numbers into assembly, so these must be literals.
+  // Starts the product of group kTile after those at a and b. The intrinsics paste tile numbers into assembly, so these
+  // must be literals.
   template <int kTile>
-  OCTAVO_INLINE void start(const Place& place, int64_t g) const {
-    const uint16_t* a = columns(a_.tiles, place.row, g * w_.group);
-    const uint8_t* b = widened_.groups + g * kGroupBytes;
-#define OCTAVO_START(tile)          \
-  if constexpr (kTile == tile) {    \
-    _tile_zero(tile);               \
-    _tile_loadd(4, a, kTileBytes);  \
-    _tile_loadd(5, b, kTileBytes);  \
-    _tile_dpbf16ps(tile, 4, 5);     \
+  static OCTAVO_INLINE void start(const uint16_t* a, const uint8_t* b) {
+#define OCTAVO_START(tile)                             \
+  if constexpr (kTile == tile) {                       \
+    _tile_zero(tile);                                  \
+    _tile_loadd(4, group_tile(a, tile), kTileBytes);   \
+    _tile_loadd(5, b + tile * kGroupBytes, kTileBytes); \
+    _tile_dpbf16ps(tile, 4, 5);                        \
   }
     OCTAVO_START(0)
     OCTAVO_START(1)
@@ -135,17 +156,17 @@ class ProductByTiles {
     if constexpr (kTile == 3) _tile_stored(3, product, kTileBytes);
   }
 
-  // Adds the product there to the sums.
+  // Adds the product there to the sums, with the scales of group kTile after those at `scales`.
   template <int kTile>
-  OCTAVO_INLINE void scale(const Place& place, int64_t g, F32x16 (&acc)[M]) const {
+  OCTAVO_INLINE void scale(const uint8_t* scales, F32x16 (&acc)[M]) const {
     const float* product = products_[kTile];
-    const F32x16 scales = load_scales<kScale>(place.base + w_.scales_offset, g);
-    unroll<M>([&](auto m) { acc[m] = fma(scales, load(product + m * 16), acc[m]); });
+    const F32x16 factor = load_scales<kScale>(scales, kTile);
+    unroll<M>([&](auto m) { acc[m] = fma(factor, load(product + m * 16), acc[m]); });
   }
 
-  OCTAVO_INLINE void gather_minima(int64_t row, int64_t run) const {
-    _tile_loadd(4, columns(sums_, row, run * w_.group), kTileBytes);
-    _tile_loadd(5, widened_.minima + run * w_.group / 2 * kTileBytes, kTileBytes);
+  OCTAVO_INLINE void gather_minima(const uint16_t* sums, int64_t run) const {
+    _tile_loadd(4, group_tile(sums, run), kTileBytes);
+    _tile_loadd(5, widened_.minima + run * kGroupBytes, kTileBytes);
     _tile_dpbf16ps(6, 4, 5);
   }
 
@@ -181,7 +202,8 @@ WidenedPanel widening_space(const PackedMatrix& w) {
     ~Space() { _mm_free(data); }
   };
   thread_local Space space;
-  const int64_t group_bytes = w.num_groups() * kGroupBytes, bytes = group_bytes + w.num_sum_runs() * kGroupBytes;
+  const int64_t per_group = w.group / 2 * kTileBytes, group_bytes = w.num_groups() * per_group;
+  const int64_t bytes = group_bytes + w.num_sum_runs() * per_group;
   if (bytes > space.bytes) {
     _mm_free(space.data);
     space.data = static_cast<uint8_t*>(_mm_malloc(static_cast<size_t>(bytes), 64));
@@ -194,7 +216,11 @@ template <PackKind kKind, ScaleKind kScale, bool kMinima, int M>
 void multiply_panels_of(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a,
                         const MatmulOutput& o, const WidenedPanel& widened) {
   configure_tiles(M, w.group);
-  ProductByTiles<kKind, kScale, kMinima, M>(w, a, o, widened).run(first_panel, end_panel);
+  if (w.group == 32) {
+    ProductByTiles<kKind, 32, kScale, kMinima, M>(w, a, o, widened).run(first_panel, end_panel);
+  } else if constexpr (kScale == ScaleKind::kF32) {  // the types with groups of 16 have scales that are products
+    ProductByTiles<kKind, 16, kScale, kMinima, M>(w, a, o, widened).run(first_panel, end_panel);
+  }
 }
 
 template <PackKind kKind>
