@@ -41,7 +41,7 @@ class EngineMachine(RuleBasedStateMachine):
         config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
         self.scheduler = Scheduler(config, self.manager, max_model_len=200, clock=lambda: self.now)
         if optimistic:
-            self.scheduler.forecast.mean_output_tokens = 0.0  # preemptions at most steps
+            self.scheduler.forecast.fits = lambda *_: True  # preemptions at most steps
         self.core = EngineCore(self.scheduler, CheckingExecutor(num_blocks, block_size))
         self.requests: list[Request] = []
 

@@ -62,7 +62,7 @@ def test_decisions_are_those_of_single_steps(seed: int, num_blocks: int) -> None
             _, decodes, *rest = take_step(single)
             assert decodes
             assert rest == [[], [], [], [], []]
-        jumping.advance(num_steps, [request.seed for request in jumping._decodes])
+        jumping.advance(num_steps, [request.seed for request in jumping.decodes])
         num_jumped += num_steps
         assert take_step(jumping) == take_step(single)
         assert jumping.stats == single.stats

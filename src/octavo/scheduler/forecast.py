@@ -12,8 +12,8 @@ pool::
           now   bins of block_size steps →
 
 Without this, a burst of requests is admitted while all are short, and then all grow at once: work is thrown away in
-preemptions. How long an output will be is not known; the guess is the running mean of recent outputs, at most what the
-request allows. To admit by the expected peak is the idea of "Past-Future Scheduler for LLM Serving under SLA
+preemptions. How long an output will be is not known; the guess is the mean of the recent outputs that came as far, at
+most what the request allows. To admit by the expected peak is the idea of "Past-Future Scheduler for LLM Serving under SLA
 Guarantees" (Gong et al., ASPLOS 2025); the bins are ours, so that a question costs no more than the longest output has
 blocks.
 """
@@ -21,24 +21,21 @@ blocks.
 from __future__ import annotations
 
 from octavo.request import Request
+from octavo.scheduler.output_lengths import OutputLengths
 
-MEAN_WEIGHT = 1 / 32
-"""Weight of the newest output in the running mean."""
-FIRST_GUESS = 256
-"""Output tokens expected before any output has ended."""
-OVERTIME = 4
-"""A request that outlives its guess is expected to go on for a quarter of what it has generated."""
+MARGIN = 0.05
+"""Share of the pool kept for what the guess gets wrong."""
 
 
 class MemoryForecast:
     """Expected ends of the running requests.
 
     Attributes:
-        mean_output_tokens: running mean of recent outputs.
+        lengths: how long outputs become.
     """
 
     def __init__(self, block_size: int) -> None:
-        self.mean_output_tokens = float(FIRST_GUESS)
+        self.lengths = OutputLengths()
         self._block_size = block_size
         self._ends: dict[int, list[int]] = {}  # bin: number of requests, blocks they will hold
         self._entries: dict[str, tuple[int, int]] = {}  # by request: bin, blocks
@@ -59,16 +56,16 @@ class MemoryForecast:
         self._leave(request.request_id)
         del self._shared[request.request_id]
 
-    def learn(self, num_output_tokens: int) -> None:
-        """An output ended by itself, after so many tokens."""
-        self.mean_output_tokens += MEAN_WEIGHT * (num_output_tokens - self.mean_output_tokens)
-
-    def peak(self, num_held: int, candidate: Request, num_new_blocks: int, step: int) -> int:
-        """Most blocks ever in use if ``candidate`` started now with ``num_new_blocks`` blank blocks.
+    def fits(self, candidate: Request, num_new_blocks: int, num_held: int, num_blocks: int, step: int) -> bool:
+        """Whether ``candidate``, starting now with ``num_new_blocks`` blank blocks, leaves the expected peak in the pool.
 
         Args:
-            num_held: blocks in use now.
+            num_held: blocks in use now, of ``num_blocks``.
         """
+        return self._peak(num_held, candidate, num_new_blocks, step) <= num_blocks * (1 - MARGIN)
+
+    def _peak(self, num_held: int, candidate: Request, num_new_blocks: int, step: int) -> int:
+        """Most blocks ever in use if ``candidate`` started now."""
         num_shared = -(-candidate.num_tokens // self._block_size) - num_new_blocks
         own_bin, own_blocks = self._expectation(candidate, step, num_shared)
         ends = [(bin_, count, num_blocks) for bin_, (count, num_blocks) in self._ends.items()]
@@ -84,8 +81,8 @@ class MemoryForecast:
 
     def _expectation(self, request: Request, step: int, num_shared_blocks: int) -> tuple[int, int]:
         """In which bin the request ends, and how many blocks it gives back then."""
-        num_expected = max(int(self.mean_output_tokens), request.num_output_tokens * (OVERTIME + 1) // OVERTIME)
-        num_total = min(num_expected, request.max_tokens - request.num_prompt_tokens) + request.num_prompt_tokens
+        num_output = self.lengths.expected(request.num_output_tokens)
+        num_total = min(request.num_prompt_tokens + num_output, request.max_tokens)
         num_blocks = -(-request.num_tokens // self._block_size)
         num_more = max(-(-num_total // self._block_size) - num_blocks, 0)
         return step // self._block_size + num_more, num_blocks + num_more - num_shared_blocks

@@ -74,6 +74,7 @@ class Scheduler:
         self._full: list[Request] = []  # decodes whose next token needs a new block
         self._parents: dict[str, Request] = {}  # of forks that have not parted yet
         self._head_blocked = False  # the head of the queue did not fit, and nothing has changed since
+        self._scheduled: SchedulerOutput | None = None  # the step under way
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -174,7 +175,7 @@ class Scheduler:
         self.manager.block_pool.now_s = now_s = self._clock()
         self.manager.unpin_expired()
         expired = self._end_expired(now_s)
-        output = SchedulerOutput(self._step, self._decodes, expired=expired)
+        output = self._scheduled = SchedulerOutput(self._step, self._decodes, expired=expired)
         self._grow_full_tables(output)
         budget = self.config.max_num_batched_tokens - len(output.decodes)
         budget = self._continue_prefills(output, budget)
@@ -202,11 +203,35 @@ class Scheduler:
         finished += output.expired
         if joined or finished:
             self._rebuild_decodes(joined)
+        self._scheduled = None
         self.stats.num_steps += 1
         self.stats.num_computed_tokens += output.num_tokens
         return StepOutput(requests, result.token_ids, finished, result)
 
+    def abandon_step(self) -> None:
+        """The step under way has failed: end whoever runs, with ``finish_reason="error"``; whoever waits goes on.
+
+        Nobody knows how much of it was done, so nothing is kept but what earlier steps entered into the prefix cache.
+        """
+        chunks = [] if self._scheduled is None else self._scheduled.chunks
+        self._scheduled = None
+        for fork in [fork for chunk in chunks for fork in chunk.forks]:
+            if fork.request_id not in self.running:  # it has a slot, and nothing else yet
+                self._free_slots.append(fork.slot)
+                fork.slot = -1
+                self._end(fork, "error")
+        for request in list(self.running.values()):
+            table = self.manager.get_block_table(request.request_id)
+            request.num_computed_tokens = table.num_indexed * self.manager.block_size
+            self._end(request, "error")
+        self._rebuild_decodes()
+
     # ---- many equal steps at once ----------------------------------------------------------------------------
+
+    @property
+    def decodes(self) -> list[Request]:
+        """Running requests that lack one token each, in the order of the next step. Do not change the list."""
+        return self._decodes
 
     def num_steady_steps(self) -> int:
         """How many coming steps do nothing but give each decode one more token, if nobody arrives or leaves.
@@ -277,7 +302,7 @@ class Scheduler:
         manager, pool = self.manager, self.manager.block_pool
         match = manager.match_prefix(request.token_ids, request.namespace) if request.reuses_prefix else NO_MATCH
         num_new = -(-request.num_tokens // manager.block_size) - len(match.blocks)
-        if self.running and self.forecast.peak(pool.num_held, request, num_new, self._step) > pool.num_blocks:
+        if self.running and not self.forecast.fits(request, num_new, pool.num_held, pool.num_blocks, self._step):
             return None
         return manager.admit(request.request_id, request.num_tokens, match, request.namespace)
 
@@ -393,7 +418,7 @@ class Scheduler:
             self.waiting.push(fork)
         request.forks = []
         if reason in ("stop", "length"):
-            self.forecast.learn(request.num_output_tokens)
+            self.forecast.lengths.learn(request.num_output_tokens)
         self.waiting.depart(request)
         request.status, request.finish_reason = RequestStatus.FINISHED, reason
         self.stats.num_finished += 1
