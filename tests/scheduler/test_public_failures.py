@@ -1,8 +1,8 @@
 """Kinds of faults that users of other engines reported in public, tried on this one. Each test is named after its kind.
 
-Kinds that have a test of their own elsewhere: unsatisfiable admission, no-progress state, oversubscribed streams, prefill
-starves decode (test_scheduler); accounting drift (test_health); double free, hash collision, incomplete key, timing side
-channel (test_manager).
+Kinds that have a test of their own elsewhere: unsatisfiable admission, no-progress state, oversubscribed streams,
+prefill starves decode (test_scheduler); accounting drift (test_health); double free, hash collision, incomplete key,
+timing side channel (test_manager).
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ pool::
 
 Without this, a burst of requests is admitted while all are short, and then all grow at once: work is thrown away in
 preemptions. How long an output will be is not known; the guess is the mean of the recent outputs that came as far, at
-most what the request allows. To admit by the expected peak is the idea of "Past-Future Scheduler for LLM Serving under SLA
-Guarantees" (Gong et al., ASPLOS 2025); the bins are ours, so that a question costs no more than the longest output has
-blocks.
+most what the request allows. To admit by the expected peak is the idea of "Past-Future Scheduler for LLM Serving under
+SLA Guarantees" (Gong et al., ASPLOS 2025); the bins are ours, so that a question costs no more than the longest output
+has blocks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MemoryForecast:
         del self._shared[request.request_id]
 
     def fits(self, candidate: Request, num_new_blocks: int, num_held: int, num_blocks: int, step: int) -> bool:
-        """Whether ``candidate``, starting now with ``num_new_blocks`` blank blocks, leaves the expected peak in the pool.
+        """Whether the expected peak stays in the pool if ``candidate`` starts now with ``num_new_blocks`` blank blocks.
 
         Args:
             num_held: blocks in use now, of ``num_blocks``.

@@ -122,6 +122,7 @@ class Scheduler:
         if request is not None:
             self._end(request, reason)
             self._rebuild_decodes()
+            self._head_blocked = False
         return request
 
     def _limit_tokens(self, request: Request) -> int:
