@@ -86,21 +86,31 @@ def test_on_a_terminal_ctrl_d_leaves(offline: Mapping[str, str]) -> None:
     controller, terminal = pty.openpty()
     with subprocess.Popen(COMMAND, stdin=terminal, stdout=terminal, stderr=terminal, env=offline) as process:
         os.close(terminal)
-        seen = read_until(controller, "> ")
-        assert "/help lists the commands" in seen
-        os.write(controller, b"Say hi\n")
-        assert re.search(r"\[\d+ prompt tokens \+ \d+ generated", read_until(controller, "KV blocks"))
-        read_until(controller, "> ")
-        os.write(controller, b"\x04")
-        assert process.wait() == 0
+        screen = Screen(controller)
+        try:
+            assert "/help lists the commands" in screen.read_until("> ")
+            os.write(controller, b"Say hi\n")
+            assert re.search(r"\[\d+ prompt tokens \+ \d+ generated", screen.read_until("KV blocks"))
+            screen.read_until("> ")
+            os.write(controller, b"\x04")
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
     os.close(controller)
 
 
-def read_until(controller: int, end: str) -> str:
-    """What a terminal shows, up to ``end``."""
-    seen = ""
-    while end not in seen:
-        is_ready, _, _ = select.select([controller], [], [], 60)
-        assert is_ready, f"no {end!r} in {seen!r}"
-        seen += os.read(controller, 1024).decode(errors="replace")
-    return seen
+class Screen:
+    """What a terminal shows, piece by piece."""
+
+    def __init__(self, controller: int) -> None:
+        self._controller = controller
+        self._unread = ""
+
+    def read_until(self, end: str) -> str:
+        """What was not read yet, up to ``end``."""
+        while end not in self._unread:
+            is_ready, _, _ = select.select([self._controller], [], [], 60)
+            assert is_ready, f"no {end!r} in {self._unread!r}"
+            self._unread += os.read(self._controller, 1024).decode(errors="replace")
+        seen, _, self._unread = self._unread.partition(end)
+        return seen + end
