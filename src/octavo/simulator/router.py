@@ -1,0 +1,139 @@
+"""Which replica gets a request.
+
+A router knows what a load balancer in front of real engines knows: what it has sent where, and what has come back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from octavo.errors import ConfigError
+from octavo.simulator.workload import WorkloadRequest
+
+
+class Router(Protocol):
+    """Chooses, and hears of ends."""
+
+    def choose(self, request: WorkloadRequest) -> int:
+        """The replica for a request; from now on it counts as sent there."""
+
+    def finished(self, request: WorkloadRequest, replica: int) -> None:
+        """The answer is complete."""
+
+
+class RoundRobinRouter:
+    """One after the other."""
+
+    def __init__(self, num_replicas: int) -> None:
+        self._num_replicas = num_replicas
+        self._next = 0
+
+    def choose(self, request: WorkloadRequest) -> int:
+        """The next in turn."""
+        chosen = self._next
+        self._next = (chosen + 1) % self._num_replicas
+        return chosen
+
+    def finished(self, request: WorkloadRequest, replica: int) -> None:
+        """Changes nothing."""
+
+
+class LeastLoadedRouter:
+    """Fewest prompt tokens of unfinished requests; how long an answer will be, no router knows."""
+
+    def __init__(self, num_replicas: int) -> None:
+        self._loads = [0] * num_replicas
+
+    def choose(self, request: WorkloadRequest) -> int:
+        """The replica with the fewest of them, the first among equals."""
+        chosen = self._loads.index(min(self._loads))
+        self._loads[chosen] += request.num_prompt_tokens
+        return chosen
+
+    def finished(self, request: WorkloadRequest, replica: int) -> None:
+        """Its tokens are no load any more."""
+        self._loads[replica] -= request.num_prompt_tokens
+
+
+class PrefixAwareRouter:
+    """Least work: tokens that would have to be computed there, plus unfinished tokens that are there already.
+
+    What a replica has cached is estimated from what was sent there, least recently used forgotten first. The sum of
+    both terms keeps a popular prefix from drawing everybody to one replica: as soon as a queue costs more than
+    computing the prefix anew, it is computed elsewhere, and from then on two replicas have it.
+    """
+
+    def __init__(self, num_replicas: int, num_cached_tokens: int) -> None:
+        """Args:
+        num_cached_tokens: tokens that the KV cache of a replica holds.
+        """
+        self._loads = [0] * num_replicas
+        self._capacity = num_cached_tokens
+        self._known: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(num_replicas)]  # id → tokens, by use
+        self._num_known_tokens = [0] * num_replicas
+        self._owners: dict[int, int] = {}  # id → bit set of replicas
+        self._everybody = (1 << num_replicas) - 1
+
+    def choose(self, request: WorkloadRequest) -> int:
+        """The replica with the least work for this request."""
+        num_prompt = request.num_prompt_tokens
+        sharing, num_shared = self._everybody, 0
+        stages = [(sharing, 0)]  # who knows how many leading tokens: fewer and fewer know more and more
+        for content_id, count in request.segments:
+            sharing &= self._owners.get(content_id, 0)
+            if not sharing:
+                break
+            num_shared += count
+            stages.append((sharing, num_shared))
+        best, least, seen = -1, 0, 0
+        for sharing, num_shared in reversed(stages):
+            unseen, seen = sharing & ~seen, sharing
+            while unseen:
+                replica = (unseen & -unseen).bit_length() - 1
+                unseen &= unseen - 1
+                work = num_prompt - num_shared + self._loads[replica]
+                if best < 0 or work < least:
+                    best, least = replica, work
+        self._loads[best] += num_prompt
+        self._learn(best, request)
+        return best
+
+    def finished(self, request: WorkloadRequest, replica: int) -> None:
+        """Its tokens are no load any more."""
+        self._loads[replica] -= request.num_prompt_tokens
+
+    def _learn(self, replica: int, request: WorkloadRequest) -> None:
+        """The replica will have the whole prompt, and soon the answer."""
+        known, bit, owners = self._known[replica], 1 << replica, self._owners
+        num_new = 0
+        # The end of a prompt is used less than its beginning, so it becomes the older one.
+        for content_id, count in ((request.output_id, request.num_output_tokens), *reversed(request.segments)):
+            if content_id in known:
+                known.move_to_end(content_id)
+            else:
+                known[content_id] = count
+                owners[content_id] = owners.get(content_id, 0) | bit
+                num_new += count
+        num_known = self._num_known_tokens[replica] + num_new
+        while num_known > self._capacity:
+            content_id, count = known.popitem(last=False)
+            num_known -= count
+            owners[content_id] &= ~bit
+            if not owners[content_id]:
+                del owners[content_id]
+        self._num_known_tokens[replica] = num_known
+
+
+ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
+
+
+def create_router(name: str, num_replicas: int, num_cached_tokens: int) -> Router:
+    """The router of that name. Raises :class:`ConfigError` if there is none."""
+    if name == "round-robin":
+        return RoundRobinRouter(num_replicas)
+    if name == "least-loaded":
+        return LeastLoadedRouter(num_replicas)
+    if name == "prefix-aware":
+        return PrefixAwareRouter(num_replicas, num_cached_tokens)
+    raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, not {name}")
