@@ -36,7 +36,9 @@ $(VENV)/installed: $(VENV)/build-tools $(PACKAGE_FILES)
 	touch $@
 
 $(VENV)/test-tools: $(VENV)/build-tools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest>=8" "hypothesis>=6.100"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest>=8" "hypothesis>=6.100" \
+		"fastapi>=0.115" "uvicorn>=0.30" "httptools>=0.6" "uvloop>=0.20" "prometheus_client>=0.20" \
+		"openai>=1.60" "httpx>=0.27"
 	touch $@
 
 $(VENV)/lint-tools: $(VENV)/test-tools

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "octavo.simulator": CORE | {"octavo.engine.core", "octavo.simulator"},
     "octavo.executor": CORE | {"octavo.executor", "octavo.backends.base", "octavo.models"},
     "octavo.engine": ENGINE,
-    "octavo.server": ENGINE | {"octavo.server"},
+    "octavo.server": ENGINE | {"octavo", "octavo.server"},
     # The command line also tells about the machine, which only the native backend looks at.
     "octavo.cli": ENGINE | {"octavo", "octavo.cli", "octavo.server", "octavo.simulator", "octavo.backends.native"},
     "octavo.tokenization": {"octavo.errors", "octavo.tokenization"},
@@ -72,6 +72,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "octavo.weights.sources": {"huggingface_hub"},
     "octavo.weights.default_model": {"rich"},
     "octavo.engine.progress": {"rich"},
+    "octavo.server": {"fastapi", "prometheus_client", "pydantic", "pydantic_core", "starlette", "uvicorn"},
     "octavo.tokenization": {"tokenizers", "jinja2"},
     "octavo.backends": {"numpy"},
     "octavo.backends.registry": {"torch"},  # to say what is missing

@@ -9,6 +9,10 @@
     ├── DownloadError          fetching a model failed; nothing half-written is left behind
     ├── ChatTemplateError      a chat template is wrong, loops, or refuses the messages
     ├── BackendError           a backend cannot be used here, or refuses an input
+    ├── EngineError            an engine in a process of its own failed its requests
+    │   ├── EngineDiedError        a process ended before its engine was built
+    │   ├── EngineDownError        there has been no engine for a while
+    │   └── RequestGivenUpError    this request killed the engine, again and again, or the server shuts down
     └── RequestError           one request is invalid; all others go on
         ├── RequestTooLargeError   it could never fit; the message has the numbers
         └── QueueFullError         too many wait already; try again later
@@ -61,6 +65,22 @@ class ChatTemplateError(OctavoError):
 
 class BackendError(OctavoError):
     """A backend cannot be used on this machine, or refuses an input."""
+
+
+class EngineError(OctavoError):
+    """Base of what can be wrong with an engine in a process of its own."""
+
+
+class EngineDiedError(EngineError):
+    """A process ended before its engine was built."""
+
+
+class EngineDownError(EngineError):
+    """There is no engine now, and there has not been one for a while."""
+
+
+class RequestGivenUpError(EngineError):
+    """The engine could not finish a request, through no fault of its caller."""
 
 
 class RequestError(OctavoError, ValueError):

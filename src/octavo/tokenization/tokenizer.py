@@ -108,7 +108,8 @@ class Tokenizer:
         if not isinstance(text, str):
             raise RequestError(f"a prompt must be a string, not {type(text).__name__}")
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            # As a batch of one: that lets other threads run meanwhile, and keeps no offsets, which takes half the time.
+            ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError:
             place = next(place for place, character in enumerate(text) if "\ud800" <= character <= "\udfff")
             problem = f"the prompt holds half of a surrogate pair, {text[place]!r}, at {place}; it is no valid text"

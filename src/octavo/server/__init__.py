@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server; needs the extra ``octavo[server]``."""

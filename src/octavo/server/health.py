@@ -1,0 +1,49 @@
+"""``/health``, ``/ready``, ``/version`` and ``/metrics``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+import octavo
+from octavo.server.error_handlers import ApiError
+from octavo.server.metrics import CONTENT_TYPE
+from octavo.server.state import state_of
+
+router = APIRouter(tags=["operation"])
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """Whether this process answers. An engine that died is replaced; that is no reason to restart the server."""
+    return {"status": "ok"}
+
+
+@router.get("/ready")
+async def ready(request: Request) -> dict[str, Any]:
+    """Whether work sent now would move: 503 while there is no engine, while work waits and no step finishes, and
+    while the server drains.
+    """
+    server = state_of(request)
+    stalled_s, engine = server.engine.stalled_s(), server.engine
+    if server.is_draining:
+        raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5)
+    if engine.pid is None:
+        raise ApiError(503, "the engine is being replaced", code="engine_restarting", retry_after_s=1)
+    if stalled_s > server.settings.stall_s:
+        problem = f"{engine.num_unfinished} requests wait and no step has finished for {stalled_s:.1f} s"
+        raise ApiError(503, problem, code="stalled", retry_after_s=5)
+    return {"status": "ready", "running": engine.num_running, "waiting": engine.num_waiting}
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    """Octavo's version."""
+    return {"version": octavo.__version__}
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """For Prometheus."""
+    return Response(state_of(request).metrics.text(), media_type=CONTENT_TYPE)
