@@ -9,7 +9,7 @@ Every op lands in ``reference`` first; one parametrised test compares op × back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from octavo.backends.host_tensor import HostTensor, TensorType
 
 __all__ = ["Array", "Backend", "Batch", "HostTensor", "KVCache", "KVCacheSpec", "SampleOutput", "SamplingBatch"]
-__all__ += ["TensorType", "Weight"]
+__all__ += ["DecoderLayerWeights", "DecoderStack", "FusedDecoder", "TensorType", "Weight"]
 
 Array = Any
 """A backend's own array."""
@@ -147,6 +147,46 @@ class SampleOutput:
     ranks: Int32 | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderLayerWeights:
+    """One layer of a :class:`DecoderStack`: attention and a gated MLP, each behind a norm, on a residual stream.
+
+    Attributes:
+        qkv_bias: ``None``: there is none.
+        q_norm, k_norm: RMS norms of each head before it rotates; ``None``: there are none.
+        sliding_window: as in :meth:`Backend.paged_attention`.
+    """
+
+    qkv_proj: Weight
+    o_proj: Weight
+    gate_up_proj: Weight
+    down_proj: Weight
+    input_layernorm: Array
+    post_attention_layernorm: Array
+    qkv_bias: Array | None
+    q_norm: Array | None
+    k_norm: Array | None
+    sliding_window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStack:
+    """All layers of a model of the Llama family, with the embedding before them and the norm after them."""
+
+    embed_tokens: Weight
+    layers: Sequence[DecoderLayerWeights]
+    norm: Array
+    cos_sin: Array
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    epsilon: float
+
+
+FusedDecoder = Callable[[Batch, KVCache], Array]
+"""A batch through a :class:`DecoderStack` → hidden states after the last norm, float32 [T, H]."""
+
+
 class Backend(Protocol):
     """A backend. Ops return new arrays unless they say "in place"."""
 
@@ -176,6 +216,9 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Wait for all work that was started."""
+
+    def fuse_decoder(self, stack: DecoderStack) -> FusedDecoder | None:
+        """The whole stack as one op, equal to its ops one by one; ``None``: this backend has no such op."""
 
     # ---- ops --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo.backends.base import Array, Backend, Batch, HostTensor, KVCache, KVCacheSpec
+from octavo.backends.base import (
+    Array,
+    Backend,
+    Batch,
+    DecoderLayerWeights,
+    DecoderStack,
+    HostTensor,
+    KVCache,
+    KVCacheSpec,
+)
 from octavo.models.config import ModelConfig
 from octavo.models.layers import Attention, CheckpointSection, GatedMLP, rotary_table
 
@@ -35,6 +44,7 @@ class LlamaModel:
         self.layers = [DecoderLayer(self, decoder.section(f"layers.{i}"), i) for i in range(config.num_layers)]
         self.norm = decoder.vector("norm.weight")
         self.lm_head = self.embed_tokens if config.tie_word_embeddings else checkpoint.matrix("lm_head")
+        self.fused_decoder = backend.fuse_decoder(self.decoder_stack())
 
     def make_attention(self, section: CheckpointSection, layer: int) -> Attention:
         """A layer's attention: where the architectures of this family differ.
@@ -48,6 +58,12 @@ class LlamaModel:
 
     def forward(self, batch: Batch, kv_cache: KVCache) -> Array:
         """One pass over the batch's new tokens → hidden states after the last norm, float32 [T, H]."""
+        if self.fused_decoder is not None:
+            return self.fused_decoder(batch, kv_cache)
+        return self.forward_by_layers(batch, kv_cache)
+
+    def forward_by_layers(self, batch: Batch, kv_cache: KVCache) -> Array:
+        """The same, op by op: what a fused decoder must equal."""
         backend, epsilon = self.backend, self.config.rms_norm_eps
         residual = backend.embedding(self.embed_tokens, batch.input_ids)
         x = backend.rms_norm(residual, self.layers[0].input_layernorm, epsilon)
@@ -58,6 +74,20 @@ class LlamaModel:
             x = layer.mlp(backend, x)
             x = backend.add_rms_norm(x, residual, next_norm, epsilon)
         return x
+
+    def decoder_stack(self) -> DecoderStack:
+        """What :meth:`forward_by_layers` computes, for a backend that can do it in one op."""
+        config = self.config
+        return DecoderStack(
+            embed_tokens=self.embed_tokens,
+            layers=[layer.weights() for layer in self.layers],
+            norm=self.norm,
+            cos_sin=self.cos_sin,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            epsilon=config.rms_norm_eps,
+        )
 
     def compute_logits(self, hidden: Array) -> Array:
         """Hidden states [S, H] → logits, float32 [S, V]."""
@@ -77,3 +107,18 @@ class DecoderLayer:
         self.self_attn = model.make_attention(section.section("self_attn"), layer)
         self.post_attention_layernorm = section.vector("post_attention_layernorm.weight")
         self.mlp = GatedMLP(section.section("mlp"))
+
+    def weights(self) -> DecoderLayerWeights:
+        """The layer's part of a :class:`DecoderStack`."""
+        return DecoderLayerWeights(
+            qkv_proj=self.self_attn.qkv_proj,
+            o_proj=self.self_attn.o_proj,
+            gate_up_proj=self.mlp.gate_up_proj,
+            down_proj=self.mlp.down_proj,
+            input_layernorm=self.input_layernorm,
+            post_attention_layernorm=self.post_attention_layernorm,
+            qkv_bias=self.self_attn.qkv_bias,
+            q_norm=self.self_attn.q_norm,
+            k_norm=self.self_attn.k_norm,
+            sliding_window=self.self_attn.sliding_window,
+        )

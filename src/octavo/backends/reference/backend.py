@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from octavo.backends.base import Batch, Float32, Int32, KVCacheSpec, SampleOutput, SamplingBatch
+from octavo.backends.base import Batch, DecoderStack, Float32, Int32, KVCacheSpec, SampleOutput, SamplingBatch
 from octavo.backends.host_memory import free_host_memory_bytes
 from octavo.backends.host_tensor import HostTensor
 from octavo.backends.reference import attention, linear, norm, rotary
@@ -61,6 +61,9 @@ class ReferenceBackend:
 
     def synchronize(self) -> None:
         """Nothing runs on after an op returns."""
+
+    def fuse_decoder(self, stack: DecoderStack) -> None:
+        return None
 
     # ---- ops --------------------------------------------------------------------------------------------------
 

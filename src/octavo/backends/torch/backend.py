@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from octavo.backends.base import Batch, Int32, KVCacheSpec, SampleOutput, SamplingBatch
+from octavo.backends.base import Batch, DecoderStack, Int32, KVCacheSpec, SampleOutput, SamplingBatch
 from octavo.backends.host_memory import free_host_memory_bytes
 from octavo.backends.host_tensor import HostTensor
 from octavo.backends.torch import attention
@@ -81,6 +81,9 @@ class TorchBackend:
     def synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    def fuse_decoder(self, stack: DecoderStack) -> None:
+        return None
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
