@@ -13,6 +13,7 @@ set(OCTAVO_CORE_SOURCES
     csrc/kernels/dispatch.cc
     csrc/ops/attention.cc
     csrc/ops/block_formats.cc
+    csrc/ops/decoder.cc
     csrc/ops/kv_cache.cc
     csrc/ops/linear.cc
     csrc/ops/sampling.cc
@@ -23,6 +24,7 @@ set(OCTAVO_CORE_SOURCES
     csrc/runtime/thread_pool.cc)
 
 set(OCTAVO_BINDING_SOURCES
+    csrc/bindings/decoder.cc
     csrc/bindings/machine.cc
     csrc/bindings/memory.cc
     csrc/bindings/module.cc

@@ -29,4 +29,5 @@ NB_MODULE(_native, m) {
   }, nb::arg("isa"), nb::arg("num_threads"));
   bind_ops(runtime);       // linear, embedding, rms_norm, …, paged_attention
   bind_sampling(runtime);  // sample, logprobs
+  bind_decoder(m);         // Decoder: all layers in one call
 }

@@ -31,7 +31,7 @@ struct GroupSums {
 
 // Activations [num_rows, padded_columns] as matmul wants them.
 struct Activations {
-  const float* values;     // rounded to bfloat16 (or exact, for kF16 and kF32); columns zero-padded
+  float* values;           // rounded to bfloat16 (or exact, for kF16 and kF32); columns zero-padded
   TiledRows tiles;         // the same
   GroupSums sums, sums16;  // over groups of 32 and of 16
   int64_t num_rows, num_columns, padded_columns;

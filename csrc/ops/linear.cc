@@ -9,78 +9,105 @@
 namespace octavo {
 namespace {
 
-// The left operand in the form that the matrix wants, in the runtime's scratch memory.
-Activations prepare(Runtime& runtime, Rows<const float> x, const Weight& weight, bool exact) {
-  const int64_t padded = weight.padded_columns();
-  Activations a{};
-  a.num_rows = x.num_rows;
-  a.num_columns = x.num_columns;
-  a.padded_columns = padded;
-  if (exact) {
-    float* values = runtime.exact_values.require(static_cast<size_t>(x.num_rows * padded));
-    for_each_row(runtime, x.num_rows, padded, [&](int64_t row) {
-      std::memcpy(values + row * padded, x.row(row), sizeof(float) * static_cast<size_t>(x.num_columns));
-      std::fill(values + row * padded + x.num_columns, values + (row + 1) * padded, 0.0f);
-    });
-    a.values = values;
-    return a;
+// What the matrices of a weight want of the left operand.
+struct Wants {
+  bool exact = false, rounded = false, sums32 = false, sums16 = false;
+
+  explicit Wants(const Weight& weight) {
+    for (const PackedMatrix& m : weight.matrices()) {
+      (m.is_exact() ? exact : rounded) = true;
+      if (m.has_minima) (m.group == 32 ? sums32 : sums16) = true;
+    }
   }
-  bool sums32 = false, sums16 = false;
-  for (const PackedMatrix& m : weight.matrices()) (m.group == 32 ? sums32 : sums16) |= m.has_minima;
-  const int tile_rows = runtime.kernels.tile_rows(x.num_rows);
-  const int64_t rows = tile_rows ? (x.num_rows + tile_rows - 1) / tile_rows * tile_rows : x.num_rows;
-  const auto floats = [&](Scratch<float>& scratch, int64_t columns) {
-    return scratch.require(static_cast<size_t>(rows * columns));
-  };
-  const auto tiles = [&](Scratch<uint16_t>& scratch, int64_t columns) {
-    return TiledRows{tile_rows ? scratch.require(static_cast<size_t>(rows * columns)) : nullptr, tile_rows, columns};
-  };
-  const int64_t groups = a.padded_groups(32), groups16 = a.padded_groups(16);
-  float* values = floats(runtime.values, padded);
-  a.values = values;
-  a.tiles = tiles(runtime.tiles, padded);
-  if (sums32) a.sums = {floats(runtime.sums, groups * 2), tiles(runtime.sum_tiles, groups * 4)};
-  if (sums16) a.sums16 = {floats(runtime.sums16, groups16 * 2), tiles(runtime.sum16_tiles, groups16 * 4)};
-  for_each_row(runtime, rows, padded, [&](int64_t row) {
-    // Rows beyond the last one fill the last tile; they are zero.
-    const int64_t columns = row < x.num_rows ? x.num_columns : 0;
-    float* own = values + row * padded;
-    runtime.kernels.round_row(columns ? x.row(row) : nullptr, columns, padded, own, a.tiles.row(row), a.tiles.step());
-    const auto sum = [&](const GroupSums& sums, int group, int64_t count) {
-      runtime.kernels.sum_groups(own, padded, group, count, sums.pairs + row * count * 2, sums.tiles.row(row),
-                                 sums.tiles.step());
-    };
-    if (sums32) sum(a.sums, 32, groups);
-    if (sums16) sum(a.sums16, 16, groups16);
-  });
-  return a;
-}
+};
 
 // Panels per item: enough items to balance the threads, each big enough to be worth claiming.
-int64_t panels_per_item(const PackedMatrix& m, int64_t num_rows, int num_threads) {
-  const int64_t per_thread = (m.num_panels() + num_threads * 8 - 1) / (num_threads * 8);
-  const int64_t smallest = std::max<int64_t>(1, 16384 / (m.panel_bytes * std::max<int64_t>(1, num_rows / 4)));
-  return std::max(per_thread, smallest);
+int64_t panels_per_item(int64_t num_panels, int64_t panel_bytes, int64_t num_rows, int num_threads) {
+  const int64_t balanced = (num_panels + num_threads * 8 - 1) / (num_threads * 8);
+  const int64_t smallest = 16384 / (panel_bytes * std::max<int64_t>(1, num_rows / 4));
+  return std::max({balanced, smallest, int64_t{1}});
 }
 
 }  // namespace
 
+LeftOperand allocate_left(Runtime& runtime, int64_t num_rows, const Weight& weight) {
+  const Wants wants(weight);
+  const int64_t padded = weight.padded_columns();
+  const int tile_rows = wants.rounded ? runtime.kernels.tile_rows(num_rows) : 0;
+  LeftOperand left{};
+  left.padded_rows = tile_rows ? (num_rows + tile_rows - 1) / tile_rows * tile_rows : num_rows;
+  const auto floats = [&](Scratch<float>& scratch, int64_t columns) {
+    return scratch.require(static_cast<size_t>(left.padded_rows * columns));
+  };
+  const auto tiles = [&](Scratch<uint16_t>& scratch, int64_t columns) {
+    const size_t count = static_cast<size_t>(left.padded_rows * columns);
+    return TiledRows{tile_rows ? scratch.require(count) : nullptr, tile_rows, columns};
+  };
+  for (Activations* a : {&left.rounded, &left.exact}) {
+    a->num_rows = num_rows;
+    a->num_columns = weight.num_columns();
+    a->padded_columns = padded;
+  }
+  if (wants.exact) left.exact.values = floats(runtime.exact_values, padded);
+  if (wants.rounded) {
+    left.rounded.values = floats(runtime.values, padded);
+    left.rounded.tiles = tiles(runtime.tiles, padded);
+  }
+  const int64_t groups = left.rounded.padded_groups(32), groups16 = left.rounded.padded_groups(16);
+  if (wants.sums32) left.rounded.sums = {floats(runtime.sums, groups * 2), tiles(runtime.sum_tiles, groups * 4)};
+  if (wants.sums16) left.rounded.sums16 = {floats(runtime.sums16, groups16 * 2), tiles(runtime.sum16_tiles, groups16 * 4)};
+  return left;
+}
+
+void LeftOperand::fill(const KernelTable& kernels, int64_t row, const float* x) const {
+  const int64_t padded = rounded.padded_columns, columns = row < rounded.num_rows ? rounded.num_columns : 0;
+  if (exact.values && columns) {
+    float* values = exact.values + row * padded;
+    std::memcpy(values, x, sizeof(float) * static_cast<size_t>(columns));
+    std::fill(values + columns, values + padded, 0.0f);
+  }
+  if (!rounded.values) return;
+  float* values = rounded.values + row * padded;
+  kernels.round_row(x, columns, padded, values, rounded.tiles.row(row), rounded.tiles.step());
+  for (int group : {32, 16}) {
+    const GroupSums& sums = group == 32 ? rounded.sums : rounded.sums16;
+    const int64_t groups = rounded.padded_groups(group);
+    if (!sums.pairs) continue;
+    kernels.sum_groups(values, padded, group, groups, sums.pairs + row * groups * 2, sums.tiles.row(row),
+                       sums.tiles.step());
+  }
+}
+
+void multiply(Runtime& runtime, const LeftOperand& left, const Weight& weight, const float* bias, Rows<float> out) {
+  // The panels of all matrices form one list, so that the threads meet once per weight.
+  int64_t num_panels = 0, num_bytes = 0;
+  for (const PackedMatrix& m : weight.matrices()) {
+    num_panels += m.num_panels();
+    num_bytes += m.num_panels() * m.panel_bytes;
+  }
+  const int64_t step = panels_per_item(num_panels, num_bytes / num_panels, out.num_rows, runtime.pool.num_threads());
+  runtime.pool.for_each((num_panels + step - 1) / step, [&](int64_t item) {
+    int64_t matrix_begin = 0, first_feature = 0;
+    for (const PackedMatrix& m : weight.matrices()) {
+      const int64_t matrix_end = matrix_begin + m.num_panels();
+      const int64_t first = std::max(item * step, matrix_begin), end = std::min((item + 1) * step, matrix_end);
+      if (first < end) {
+        const MatmulOutput output{out.data + first_feature, out.stride, bias ? bias + first_feature : nullptr};
+        const Activations& a = m.is_exact() ? left.exact : left.rounded;
+        runtime.kernels.matmul(m, first - matrix_begin, end - matrix_begin, a, output);
+      }
+      matrix_begin = matrix_end;
+      first_feature += m.num_features;
+    }
+  });
+}
+
 void linear(Runtime& runtime, Rows<const float> x, const Weight& weight, const float* bias, Rows<float> out) {
-  Activations rounded{}, exact{};
-  for (const PackedMatrix& m : weight.matrices()) {
-    Activations& a = m.is_exact() ? exact : rounded;
-    if (!a.values) a = prepare(runtime, x, weight, m.is_exact());
-  }
-  int64_t first_feature = 0;
-  for (const PackedMatrix& m : weight.matrices()) {
-    const Activations& a = m.is_exact() ? exact : rounded;
-    const MatmulOutput output{out.data + first_feature, out.stride, bias ? bias + first_feature : nullptr};
-    const int64_t step = panels_per_item(m, x.num_rows, runtime.pool.num_threads());
-    runtime.pool.for_each((m.num_panels() + step - 1) / step, [&](int64_t item) {
-      runtime.kernels.matmul(m, item * step, std::min((item + 1) * step, m.num_panels()), a, output);
-    });
-    first_feature += m.num_features;
-  }
+  const LeftOperand left = allocate_left(runtime, x.num_rows, weight);
+  for_each_row(runtime, left.padded_rows, weight.padded_columns(), [&](int64_t row) {
+    left.fill(runtime.kernels, row, row < x.num_rows ? x.row(row) : nullptr);
+  });
+  multiply(runtime, left, weight, bias, out);
 }
 
 void embedding(Runtime& runtime, const Weight& weight, const int32_t* ids, Rows<float> out) {

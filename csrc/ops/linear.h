@@ -6,7 +6,21 @@
 
 namespace octavo {
 
-// out = x @ weight.T + bias, rows of weight.num_features(); bias may be null.
+// The left operand of a product, in the forms that a weight's matrices want. It lies in the runtime's scratch memory:
+// the next one takes its place.
+struct LeftOperand {
+  Activations rounded, exact;  // `values` is null where no matrix wants the form
+  int64_t padded_rows;         // rows to fill; those from num_rows on are zero
+
+  // Row `row` from x, which is ignored for a padding row.
+  void fill(const KernelTable& kernels, int64_t row, const float* x) const;
+};
+LeftOperand allocate_left(Runtime& runtime, int64_t num_rows, const Weight& weight);
+
+// out = left @ weight.T + bias, rows of weight.num_features(); bias may be null.
+void multiply(Runtime& runtime, const LeftOperand& left, const Weight& weight, const float* bias, Rows<float> out);
+
+// The same from plain rows.
 void linear(Runtime& runtime, Rows<const float> x, const Weight& weight, const float* bias, Rows<float> out);
 
 // Rows of the weight. Throws Refusal for an id that it does not have.

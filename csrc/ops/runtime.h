@@ -17,7 +17,7 @@ struct Runtime {
   ThreadPool pool;
   std::mutex mutex;  // held by the op that runs: it owns the scratch memory below
 
-  Scratch<float> values, exact_values, sums, sums16, partials;
+  Scratch<float> values, exact_values, sums, sums16, partials, decoder;
   Scratch<uint16_t> tiles, sum_tiles, sum16_tiles;
 };
 

@@ -10,11 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.backends.base import Batch, Float32, Int32, KVCacheSpec, SampleOutput, SamplingBatch
+from octavo.backends.base import (
+    Batch,
+    DecoderStack,
+    Float32,
+    FusedDecoder,
+    Int32,
+    KVCacheSpec,
+    SampleOutput,
+    SamplingBatch,
+)
 from octavo.backends.host_memory import free_host_memory_bytes
 from octavo.backends.host_tensor import HostTensor
 from octavo.backends.native import _native
 from octavo.backends.native.cpu_plan import CpuPlan, cpu_plan
+from octavo.backends.native.decoder import NativeDecoder
 from octavo.errors import BackendError
 
 
@@ -49,10 +59,11 @@ class NativeBackend:
         return array
 
     def prepare_weight(self, tensors: Sequence[HostTensor]) -> _native.Weight:
+        matrices = []
         for tensor in tensors:
             if len(tensor.shape) != 2:
                 raise BackendError(f"{tensor.name}: a weight has two dimensions, not {list(tensor.shape)}")
-        matrices = [(tensor.type.label, *tensor.shape, tensor.data) for tensor in tensors]
+            matrices.append((tensor.type.label, tensor.shape[0], tensor.shape[1], tensor.data))
         return _native.Weight(self._runtime, matrices)
 
     def free_memory_bytes(self) -> int:
@@ -73,6 +84,9 @@ class NativeBackend:
 
     def synchronize(self) -> None:
         """Nothing runs on after an op returns."""
+
+    def fuse_decoder(self, stack: DecoderStack) -> FusedDecoder:
+        return NativeDecoder(self._runtime, stack)
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
