@@ -12,14 +12,14 @@ import logging
 import math
 import time
 from array import array
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
-from types import TracebackType
+from collections.abc import Sequence
+from dataclasses import replace
 
 from octavo import errors
 from octavo.config import EngineConfig
 from octavo.engine.blame import Blame
-from octavo.engine.input_processor import InputProcessor
+from octavo.engine.engine_observer import EngineObserver
+from octavo.engine.generation import Generation
 from octavo.engine.messages import (
     AddRequest,
     EngineStats,
@@ -30,16 +30,14 @@ from octavo.engine.messages import (
     StepDone,
 )
 from octavo.engine.messages import Sample as SampleMessage
-from octavo.engine.output_processor import OutputProcessor, RequestGroup
+from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.remote_core import ENGINE_COMMAND, RemoteCore
+from octavo.engine.text_side import TextSide
 from octavo.errors import EngineDownError, EngineError, OctavoError, QueueFullError, RequestError, RequestGivenUpError
-from octavo.models.config import ModelConfig
-from octavo.outputs import CompletionDelta, RequestOutput
+from octavo.outputs import CompletionDelta
 from octavo.request import Request
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.output import ExecutorOutput, StepOutput, TokenLogprobs
-from octavo.tokenization.tokenizer import Tokenizer, load_tokenizer
-from octavo.weights.loader import open_checkpoint
 from octavo.weights.sources import resolve_model
 
 MAX_DOWN_S = 60.0
@@ -48,125 +46,6 @@ RETRY_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses between attempts to start one; the last repeats."""
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TextSide:
-    """What the server's process knows of the model: everything but the weights."""
-
-    tokenizer: Tokenizer
-    model_config: ModelConfig
-    input_processor: InputProcessor
-
-    @classmethod
-    def load(cls, model_path: str) -> TextSide:
-        """Read headers and vocabulary. Raises :class:`~octavo.errors.ModelError`."""
-        checkpoint = open_checkpoint(model_path)
-        tokenizer, model_config = load_tokenizer(checkpoint), checkpoint.config
-        eos_token_ids = frozenset(model_config.eos_token_ids) | frozenset(tokenizer.eos_token_ids)
-        return cls(tokenizer, model_config, InputProcessor(tokenizer, model_config.vocab_size, eos_token_ids))
-
-
-class Generation:
-    """One request under way: iterate over its deltas; leave its context to end it, wherever it stands.
-
-    Attributes:
-        request_id: the caller's name for it.
-        waited_for: why it did not run at once; ``None``: it did, or has not run yet.
-        num_replays: engine processes that died under it.
-    """
-
-    def __init__(self, engine: AsyncEngine, message: AddRequest, group: RequestGroup, *, wants_deltas: bool) -> None:
-        self.request_id = group.request_id
-        self.message = message
-        self.group = group
-        self.blame = Blame()
-        self.is_sent = False
-        self.waited_for: str | None = None
-        self.num_replays = 0
-        self._engine = engine
-        self._wants_deltas = wants_deltas
-        self._deltas: list[CompletionDelta] = []
-        self._output: RequestOutput | None = None
-        self._error: OctavoError | None = None
-        self._wake: asyncio.Future[None] | None = None
-
-    @property
-    def prompt_token_ids(self) -> array[int]:
-        """The prompt's tokens, 32-bit."""
-        first = self.group.samples[0].request
-        return first.token_ids[: first.num_prompt_tokens]
-
-    def __enter__(self) -> Generation:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._output is None and self._error is None:
-            self._engine.abort(self)
-
-    async def output(self) -> RequestOutput:
-        """Wait for the whole. Raises :class:`OctavoError` if there will be none."""
-        while self._output is None:
-            await self._news()
-        return self._output
-
-    async def __aiter__(self) -> AsyncIterator[list[CompletionDelta]]:
-        """What came since the caller last looked, at least one delta. The last one has the whole output."""
-        while True:
-            while not self._deltas:
-                await self._news()
-            deltas, self._deltas = self._deltas, []
-            yield deltas
-            if deltas[-1].output is not None:
-                return
-
-    def put(self, delta: CompletionDelta) -> None:
-        """The engine has something new."""
-        if delta.output is not None:
-            self._output = delta.output
-        if self._wants_deltas:
-            self._deltas.append(delta)
-        if self._wants_deltas or delta.output is not None:
-            self._notify()
-
-    def fail(self, error: OctavoError) -> None:
-        """There will be no output."""
-        self._error = error
-        self._notify()
-
-    def _notify(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def _news(self) -> None:
-        if self._error is not None:
-            raise self._error
-        self._wake = asyncio.get_running_loop().create_future()
-        await self._wake
-        if self._error is not None and not self._deltas:
-            raise self._error
-
-
-class EngineObserver:
-    """Told what happens, for metrics; this one does not care."""
-
-    def stats(self, stats: EngineStats) -> None:
-        """Gauges and counters of the engine's process, after a step or when it has become idle."""
-
-    def stepped(self, step_s: float, gaps_s: list[float]) -> None:
-        """A step took so long; those that got a token had waited so long since their last one."""
-
-    def finished(self, output: RequestOutput) -> None:
-        """A request has ended by itself."""
-
-    def aborted(self) -> None:
-        """A caller has left."""
-
-    def failed(self) -> None:
-        """A request was given up."""
-
-    def restarted(self) -> None:
-        """An engine process has died and is replaced."""
 
 
 class AsyncEngine:
@@ -305,7 +184,7 @@ class AsyncEngine:
         self._outputs.add(request_id, prompt, requests)
         group = self._outputs.group(request_id)
         assert group is not None
-        generation = Generation(self, message, group, wants_deltas=wants_deltas)
+        generation = Generation(message, group, self.abort, wants_deltas=wants_deltas)
         if not self._generations:
             self.last_progress_s = time.monotonic()
         self._generations[request_id] = generation

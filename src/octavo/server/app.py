@@ -34,4 +34,3 @@ def create_app(settings: ServerSettings, engine: AsyncEngine) -> FastAPI:
             CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
         )
     return app
-

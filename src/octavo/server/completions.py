@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from octavo.engine.async_engine import Generation
+from octavo.engine.generation import Generation
 from octavo.outputs import CompletionOutput
 from octavo.server.logprobs import CompletionLogprobs, prompt_logprobs
 from octavo.server.pieces import Piece, end_of, stream_pieces, whole_outputs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from octavo.engine.async_engine import AsyncEngine, EngineObserver
+from octavo.engine.async_engine import AsyncEngine
+from octavo.engine.engine_observer import EngineObserver
 from octavo.engine.messages import EngineStats
 from octavo.outputs import RequestOutput
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from octavo.engine.async_engine import Generation
+from octavo.engine.generation import Generation
 from octavo.errors import OctavoError
 from octavo.outputs import CompletionDelta, Logprob, RequestOutput
 from octavo.server.error_handlers import ApiError

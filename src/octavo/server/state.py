@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from octavo.engine.async_engine import AsyncEngine, Generation
+from octavo.engine.async_engine import AsyncEngine
+from octavo.engine.generation import Generation
 from octavo.errors import RequestTooLargeError
 from octavo.outputs import RequestOutput
 from octavo.sampling_params import SamplingParams

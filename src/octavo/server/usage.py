@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.engine.async_engine import Generation
+from octavo.engine.generation import Generation
 from octavo.outputs import RequestOutput
 
 
