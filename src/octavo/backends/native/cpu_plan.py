@@ -34,7 +34,11 @@ class CpuPlan:
 
 
 def cpu_plan() -> CpuPlan:
-    """Look at the machine. Raises :class:`octavo.errors.BackendError` if ``OCTAVO_ISA`` asks for what it does not have."""
+    """Look at the machine.
+
+    Raises:
+        BackendError: ``OCTAVO_ISA`` asks for an instruction set that it does not have.
+    """
     from octavo.backends.native import _native
 
     budget = _native.cpu_budget()
