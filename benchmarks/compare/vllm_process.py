@@ -1,4 +1,4 @@
-"""vLLM's scheduler in a process of its own, driven by lines of JSON: so that its turns and ours alternate in one run."""
+"""vLLM's scheduler in a process of its own, driven by lines of JSON, so that its turns and ours alternate."""
 
 from __future__ import annotations
 

