@@ -30,7 +30,8 @@ class CompletionOutput:
         token_ids: generated tokens, the stop token included.
         logprobs: per generated token, token id → :class:`Logprob`, most likely first; the chosen one always there.
         cumulative_logprob: sum over the chosen tokens; ``None`` unless ``logprobs`` was asked for.
-        finish_reason: ``stop``, ``length``, ``abort`` or ``timeout`` (its deadline passed); ``None`` while it runs.
+        finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` (its deadline passed) or ``error`` (a step failed);
+            ``None`` while it runs.
         stop_reason: the stop string or stop token id that ended it; ``None`` for the model's own end of sequence.
     """
 

@@ -38,7 +38,7 @@ class Request:
         max_tokens: of prompt and output together; set when the scheduler accepts the request.
         slot: row of the executor's state; -1 unless running.
         attention_at: number of tokens at which the scheduler next has to do more than append one.
-        finish_reason: ``stop``, ``length``, ``abort`` or ``timeout``.
+        finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``.
         stop_token_id: the token among ``stop_ids`` that ended the output.
         num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted; -1 before that.
         num_preemptions, num_recomputed_tokens, max_blocks: see :class:`octavo.outputs.RequestMetrics`.

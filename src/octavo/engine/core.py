@@ -35,8 +35,12 @@ class EngineCore:
         """Call when there is nothing to do for now: a full audit of the memory, unless the last was just before."""
         self.scheduler.health.check_idle()
 
+    def abandon_step(self) -> None:
+        """:meth:`step` has raised: end the requests that run, with ``finish_reason="error"``."""
+        self.scheduler.abandon_step()
+
     def step(self) -> StepOutput:
-        """Compute one step."""
+        """Compute one step. If it raises, :meth:`abandon_step` comes next."""
         scheduled = self.scheduler.schedule()
         result = self.executor.submit(scheduled).result() if scheduled.num_tokens else NOTHING
         return self.scheduler.update(scheduled, result)

@@ -27,13 +27,13 @@ class InputProcessor:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self.vocab_size = vocab_size
-        self.eos_token_ids = eos_token_ids
+        self.eos_token_ids = frozenset(token_id for token_id in eos_token_ids if token_id < vocab_size)
 
     def token_ids(self, prompt: Prompt) -> list[int]:
-        """The prompt's tokens. Raises :class:`RequestError` for an id outside the vocabulary."""
-        if isinstance(prompt, str):
-            return self._tokenizer.encode(prompt)
-        token_ids = list(prompt)
+        """The prompt's tokens. Raises :class:`RequestError` for what is no prompt, and an id outside the vocabulary."""
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+            raise RequestError(f"a prompt must be a string or a list of token ids, not {type(prompt).__name__}")
+        token_ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         for position, token_id in enumerate(token_ids):
             if isinstance(token_id, bool) or not isinstance(token_id, int):
                 raise RequestError(f"prompt token {position} must be an integer, not {token_id!r}")
@@ -53,7 +53,15 @@ class InputProcessor:
         tenant: str = "",
         deadline_s: float = math.inf,
     ) -> list[Request]:
-        """One request per sample; sample ``i`` draws with ``seed + i``."""
+        """One request per sample; sample ``i`` draws with ``seed + i``. Raises :class:`RequestError`."""
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling parameters must be SamplingParams, not {params!r}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(f"priority must be an integer, not {priority!r}")
+        if math.isnan(deadline_s):
+            raise RequestError("the deadline must be a number of seconds, not nan")
+        if not isinstance(tenant, str) or not isinstance(cache_salt, str | None):
+            raise RequestError(f"tenant and cache_salt must be strings, not {tenant!r} and {cache_salt!r}")
         for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias or ())):
             for token_id in ids:
                 if token_id >= self.vocab_size:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any
@@ -12,6 +13,7 @@ from octavo.config import EngineConfig
 from octavo.engine.beam_search import BeamSearch, BeamSequence
 from octavo.engine.build import build_engine
 from octavo.engine.input_processor import Prompt
+from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.prefix_pins import PrefixPins
 from octavo.errors import RequestError
 from octavo.kvcache.report import MemoryReport, memory_report
@@ -46,6 +48,7 @@ class LLM:
         self.tokenizer = built.engine.tokenizer
         self.prefixes = PrefixPins(built.engine.core.scheduler, built.engine.input_processor)
         self._numbers = count()
+        self._streams: dict[str, deque[CompletionDelta | BaseException]] = {}  # what each open one has not read yet
 
     def generate(
         self,
@@ -65,21 +68,25 @@ class LLM:
 
         Raises:
             RequestError: a prompt is wrong or can never fit; then none is run.
+            BackendError: a step failed; then all calls and streams of this model that are under way fail with it, and
+                the next ones start afresh.
         """
         many = _as_list(prompts)
         each = _params_of_each(params, len(many))
         request_ids = self._add(many, each, cache_salt=cache_salt, priority=priority)
-        outputs: dict[str, RequestOutput] = {}
+        outputs: dict[str, RequestOutput | None] = dict.fromkeys(request_ids)
         try:
             with _progress(len(many), use_progress) as progress:
-                while len(outputs) < len(many):
-                    for delta in self.engine.step():
-                        if delta.output is not None:
+                num_missing = len(many)
+                while num_missing:
+                    for delta in self._step():
+                        if delta.output is not None and delta.request_id in outputs:
                             outputs[delta.request_id] = delta.output
+                            num_missing -= 1
                             progress.advance()
         finally:
             self._abort(request_ids)
-        return [outputs[request_id] for request_id in request_ids]
+        return [output for output in outputs.values() if output is not None]
 
     def chat(
         self,
@@ -105,17 +112,21 @@ class LLM:
     ) -> Iterator[CompletionDelta]:
         """Complete one prompt, delta by delta. The last delta of the last sample carries the whole output.
 
-        Closing the iterator early aborts the request.
+        Closing the iterator early aborts the request. Several streams may be open at once, also during other calls:
+        whoever needs a delta computes a step for all. Raises as :meth:`generate` does, when iteration starts.
         """
         (request_id,) = self._add([prompt], [params or SamplingParams()], cache_salt=cache_salt, priority=priority)
+        unread = self._streams[request_id] = deque()
         try:
-            output = None
-            while output is None:
-                for delta in self.engine.step():
-                    if delta.request_id == request_id:
-                        yield delta
-                        output = delta.output or output
+            while unread or self.engine.is_unfinished(request_id):
+                while not unread:
+                    self._step()
+                delta = unread.popleft()
+                if isinstance(delta, BaseException):
+                    raise delta
+                yield delta
         finally:
+            del self._streams[request_id]
             self._abort([request_id])
 
     def beam_search(
@@ -149,6 +160,20 @@ class LLM:
         """What the KV cache holds: per request, shared, wasted, cached by age."""
         return memory_report(self.engine.core.scheduler.manager)
 
+    def _step(self) -> list[CompletionDelta]:
+        """Compute a step; what it brought to open streams waits there until they look."""
+        with deferred_interrupts():
+            try:
+                deltas = self.engine.step()
+            except BaseException as error:
+                for unread in self._streams.values():
+                    unread.append(error)
+                raise
+            for delta in deltas:
+                if delta.request_id in self._streams:
+                    self._streams[delta.request_id].append(delta)
+        return deltas
+
     def _add(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, cache_salt: str | None, priority: int
     ) -> list[str]:
@@ -156,27 +181,27 @@ class LLM:
         request_ids: list[str] = []
         try:
             for prompt, each in zip(prompts, params, strict=True):
-                request_id = str(next(self._numbers))
-                self.engine.add_request(request_id, prompt, each, cache_salt=cache_salt, priority=priority)
-                request_ids.append(request_id)
-        except RequestError as error:
+                request_ids.append(str(next(self._numbers)))
+                with deferred_interrupts():
+                    self.engine.add_request(request_ids[-1], prompt, each, cache_salt=cache_salt, priority=priority)
+        except BaseException as error:
             self._abort(request_ids)
-            if len(prompts) > 1:
-                raise type(error)(f"prompt {len(request_ids)}: {error}") from error
+            if len(prompts) > 1 and isinstance(error, RequestError):
+                raise type(error)(f"prompt {len(request_ids) - 1}: {error}") from error
             raise
         return request_ids
 
-    def _abort(self, request_ids: Sequence[str]) -> None:
-        for request_id in request_ids:
-            self.engine.abort_request(request_id)
+    def _abort(self, request_ids: Iterable[str]) -> None:
+        with deferred_interrupts():
+            for request_id in request_ids:
+                self.engine.abort_request(request_id)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if len(prompts) > 0 and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]  # the token ids of one prompt
-    return list(prompts)  # type: ignore[arg-type]
+    is_list = isinstance(prompts, Sequence) and not isinstance(prompts, str | bytes)
+    if is_list and not (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return list(prompts)  # type: ignore[arg-type]
+    return [prompts]  # type: ignore[list-item]  # text, token ids, or nothing of the kind
 
 
 def _params_of_each(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
@@ -184,6 +209,8 @@ def _params_of_each(params: SamplingParams | Sequence[SamplingParams] | None, nu
         params = SamplingParams()
     if isinstance(params, SamplingParams):
         return [params] * num_prompts
+    if not isinstance(params, Sequence):
+        raise RequestError(f"sampling parameters must be SamplingParams, or one each, not {params!r}")
     if len(params) != num_prompts:
         raise RequestError(f"{len(params)} sampling parameters for {num_prompts} prompts; give one for all or one each")
     return list(params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 
 from octavo.engine.core import EngineCore
 from octavo.engine.input_processor import InputProcessor, Prompt
@@ -69,25 +68,39 @@ class LLMEngine:
         group = self._outputs.group(request_id)
         deltas = []
         for sample in group.samples if group is not None else ():
-            if self.core.finish_request(sample.request.request_id, "abort") is not None:
-                delta = self._outputs.end(sample.request.request_id)
-                if delta is not None:
-                    deltas.append(delta)
+            self.core.finish_request(sample.request.request_id, "abort")
+            delta = self._outputs.end(sample.request.request_id)
+            if delta is not None:
+                deltas.append(delta)
         return deltas
+
+    def is_unfinished(self, request_id: str) -> bool:
+        """Whether more deltas of a request will come."""
+        return self._outputs.group(request_id) is not None
 
     @property
     def has_unfinished_requests(self) -> bool:
         """Whether another step has something to do."""
         return self.core.has_unfinished_requests
 
-    def step(self) -> Iterator[CompletionDelta]:
-        """Compute one step; what each sample gained. Exhaust the iterator before the next call."""
+    def step(self) -> list[CompletionDelta]:
+        """Compute one step; what each sample gained.
+
+        If it raises, the requests that ran have ended and give no more deltas; those that waited go on.
+        """
+        try:
+            return self._step()
+        except BaseException:
+            self.core.abandon_step()
+            for request_id in self._outputs.ended_groups():
+                self.abort_request(request_id)
+            raise
+
+    def _step(self) -> list[CompletionDelta]:
         step = self.core.step()
-        for delta, request in zip(self._outputs.process(step), step.requests, strict=True):
+        deltas = list(self._outputs.process(step))
+        for delta, request in zip(deltas, step.requests, strict=True):
             if delta.finish_reason is not None and request.finish_reason is None:
                 self.core.finish_request(request.request_id, delta.finish_reason)
-            yield delta
-        for request in step.finished:
-            delta_of_expired = self._outputs.end(request.request_id)
-            if delta_of_expired is not None:
-                yield delta_of_expired
+        last_of_expired = [self._outputs.end(request.request_id) for request in step.finished]
+        return deltas + [delta for delta in last_of_expired if delta is not None]

@@ -113,6 +113,11 @@ class OutputProcessor:
         """The group of an id that has not ended."""
         return self._groups.get(request_id)
 
+    def ended_groups(self) -> list[str]:
+        """Ids of groups that wait for the end of a sample that has ended in the core: a step has failed."""
+        ended = [sample for sample in self._samples.values() if sample.request.finish_reason is not None]
+        return list(dict.fromkeys(sample.group.request_id for sample in ended))
+
     def process(self, step: StepOutput) -> Iterator[CompletionDelta]:
         """The deltas of a step.
 
@@ -185,10 +190,8 @@ class OutputProcessor:
         rank_of = {token_id: rank for rank, token_id in enumerate(ranked, start=1)}
         rank_of.setdefault(chosen, logprobs.rank)
         values = dict(zip(logprobs.token_ids, logprobs.logprobs, strict=True))
+        pieces = self._tokenizer.pieces
         return {
-            token_id: Logprob(values[token_id], rank, self._tokenizer.decode([token_id], False), self._bytes(token_id))
+            token_id: Logprob(values[token_id], rank, pieces[token_id].decode(errors="replace"), pieces[token_id])
             for token_id, rank in rank_of.items()
         }
-
-    def _bytes(self, token_id: int) -> bytes:
-        return self._tokenizer.token_bytes(token_id)
