@@ -77,10 +77,12 @@ THIRD_PARTY: dict[str, set[str]] = {
     "octavo.backends": {"numpy"},
     "octavo.backends.registry": {"torch"},  # to say what is missing
     "octavo.backends.torch": {"numpy", "torch", "triton"},
+    "octavo.simulator.plots": {"matplotlib"},
+    "octavo.cli.simulate": {"rich"},
 }
 """Module or package → what it may import that is not ours; absent: nothing."""
 
-ONLY_LATE = {"huggingface_hub", "rich", "torch"}
+ONLY_LATE = {"huggingface_hub", "matplotlib", "rich", "torch"}
 AT_TOP = {"octavo.backends.torch": {"torch"}, "octavo.engine.progress": {"rich"}}
 """Heavy packages are imported inside functions, except by modules that are themselves imported so."""
 

@@ -14,6 +14,7 @@ class VirtualClock:
         self.now_s = 0.0
 
     def __call__(self) -> float:
+        """The time, seconds."""
         return self.now_s
 
     def advance(self, duration_s: float) -> None:

@@ -27,13 +27,11 @@ from octavo.simulator.model_shape import ModelShape
 
 
 class CostModel(Protocol):
-    """Times of the parts of a step, seconds.
+    """Times of the parts of a step, seconds."""
 
-    Attributes:
-        context_token_s: attention of a decode, per token of its context.
-    """
-
-    context_token_s: float
+    @property
+    def context_token_s(self) -> float:
+        """Attention of a decode, per token of its context."""
 
     def dense_s(self, num_tokens: int, num_samples: int) -> float:
         """Everything but attention, of a step with so many tokens of which so many are sampled."""

@@ -100,7 +100,7 @@ def chat(
         for conversation in count(1):
             while True:
                 question, answer = _length(draw, question_tokens), _length(draw, output_tokens)
-                if sum(size for _, size in history) + question + answer > max_context:
+                if len(history) > 1 and sum(size for _, size in history) + question + answer > max_context:
                     break
                 history.append((next(ids), question))
                 reply = (next(ids), answer)

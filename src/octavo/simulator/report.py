@@ -147,7 +147,7 @@ def format_report(report: Report) -> str:
     """A page for people."""
     level = report.service_level
     lines = [
-        f"{report.num_requests:,} requests on {report.num_replicas} replicas in {report.duration_s:,.1f} s of their time"
+        f"{report.num_requests:,} requests on {report.num_replicas} replicas took {report.duration_s:,.1f} s"
         + (f"; {report.num_refused:,} could never fit and were refused" if report.num_refused else ""),
         "",
         "seconds               mean      p50      p90      p95      p99",

@@ -24,7 +24,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from itertools import chain, count, repeat
+from itertools import chain, count, pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,7 +66,7 @@ def read_coding_agents(path: Path, window_s: float = 6 * 3600.0, seed: int = 1) 
     """
     draw = random.Random(seed)
     ids: dict[tuple[Any, ...], int] = {}
-    rows: list[tuple[float, str, list[tuple[int, int]], int, list[Segment]]] = []
+    rows: list[tuple[float, str, int, list[Segment]]] = []
     for number, session in _json_lines(path):
         start_s = draw.uniform(0, window_s)
         try:
@@ -83,11 +83,11 @@ def read_coding_agents(path: Path, window_s: float = 6 * 3600.0, seed: int = 1) 
                 num_rest = num_prompt - sum(size for _, size in segments)
                 if num_rest > 0:  # the ids name whole blocks only
                     segments.append((ids.setdefault((session["id"], "rest", len(rows)), len(ids)), num_rest))
-                rows.append((start_s + turn["t"], session["id"], [], max(int(turn["out"]), 1), segments))
+                rows.append((start_s + turn["t"], session["id"], max(int(turn["out"]), 1), segments))
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise _fault(path, number, error) from error
     rows.sort(key=lambda row: row[0])
-    for number, (arrival_s, session_id, _, num_output, segments) in enumerate(rows, 1):
+    for number, (arrival_s, session_id, num_output, segments) in enumerate(rows, 1):
         yield WorkloadRequest(f"a{number}", arrival_s, segments, num_output, -number, session_id)
 
 
@@ -124,15 +124,15 @@ def read_share_gpt(
     for session, turns in enumerate(conversations):
         history: list[Segment] = []
         texts: list[str] = []
-        for question, answer in zip(turns, turns[1:], strict=False):
+        for question, answer in pairwise(turns):
             if question.get("from") not in ("human", "user") or answer.get("from") not in ("gpt", "assistant"):
                 continue
             texts.append(question["value"])
             history.append((next(next_id), length(question["value"])))
             arrival_s += draw.expovariate(rate)
             output = (next(next_id), length(answer["value"]))
-            name = f"s{next(numbers)}"
-            yield WorkloadRequest(name, arrival_s, tuple(history), output[1], output[0], str(session), "\n\n".join(texts))
+            name, text = f"s{next(numbers)}", "\n\n".join(texts)
+            yield WorkloadRequest(name, arrival_s, tuple(history), output[1], output[0], str(session), text)
             texts.append(answer["value"])
             history.append(output)
 
@@ -142,7 +142,7 @@ def read_share_gpt(
 
 def _blocks(ids: list[int], block: int, num_tokens: int) -> list[Segment]:
     """Ids as segments of ``block`` tokens, ``num_tokens`` at most together."""
-    segments = list(zip(ids, repeat(block)))  # noqa: B905 (repeat has no end)
+    segments = list(zip(ids, repeat(block)))
     excess = len(ids) * block - num_tokens
     if excess > 0:
         segments[-1] = (segments[-1][0], block - excess)
