@@ -27,7 +27,12 @@ def test_a_chat_answer_has_the_shape_that_the_client_expects(client: openai.Open
     assert answer.id.startswith("chatcmpl-")
     assert (answer.object, answer.model) == ("chat.completion", "tiny")
     (choice,) = answer.choices
-    assert (choice.index, choice.finish_reason, choice.message.role, choice.logprobs) == (0, "length", "assistant", None)
+    assert (choice.index, choice.finish_reason, choice.message.role, choice.logprobs) == (
+        0,
+        "length",
+        "assistant",
+        None,
+    )
     assert choice.message.content
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 12
