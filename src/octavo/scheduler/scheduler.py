@@ -240,7 +240,7 @@ class Scheduler:
         A simulator jumps over them with :meth:`advance`; 0 when the next step may do more.
         """
         may_admit = len(self.waiting) > 0 and self._free_slots and not self._head_blocked
-        if self._prefills or self._full or self._deadlines or may_admit:
+        if self._prefills or self._full or self._deadlines or self.manager.pins or may_admit:
             return 0
         to_go = min([request.attention_at - len(request.token_ids) for request in self._decodes], default=1)
         return max(to_go - 1, 0)
