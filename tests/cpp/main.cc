@@ -1,0 +1,177 @@
+// Kernel tests that need no Python, so that they run under AddressSanitizer and UndefinedBehaviorSanitizer.
+//
+// Odd shapes on every instruction set of this machine, each against the scalar one bit for bit, with heap
+// arrays of exactly the right size: what a kernel reads or writes beyond them, the sanitizer sees.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/attention.h"
+#include "ops/block_formats.h"
+#include "ops/linear.h"
+#include "ops/sampling.h"
+#include "runtime/refusal.h"
+
+using namespace octavo;
+
+namespace {
+
+int failures = 0;
+
+void expect(bool ok, const std::string& what) {
+  if (ok) return;
+  ++failures;
+  std::printf("FAILED: %s\n", what.c_str());
+}
+
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+std::vector<float> random_floats(size_t count, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+// Random blocks whose halves are small and finite: their exponent bits are set to those of about 0.01.
+std::vector<uint8_t> random_blocks(const BlockFormat& format, int64_t count, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::vector<uint8_t> bytes(static_cast<size_t>(count * format.bytes));
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
+  if (!format.unpack) {
+    for (size_t i = format.bytes - 1; i < bytes.size(); i += format.bytes) bytes[i] = bytes[i] & 0x80 ? 0xbc : 0x3c;
+    return bytes;
+  }
+  const std::string label = format.label;
+  const std::vector<int> halves = label == "Q2_K"   ? std::vector<int>{80, 82}
+                                  : label == "Q3_K" ? std::vector<int>{108}
+                                  : label == "Q6_K" ? std::vector<int>{208}
+                                  : format.has_minima ? std::vector<int>{0, 2}
+                                                      : std::vector<int>{0};
+  for (int64_t b = 0; b < count; ++b) {
+    for (int offset : halves) bytes[static_cast<size_t>(b * format.bytes + offset + 1)] = 0x21;
+  }
+  return bytes;
+}
+
+const char* const kTypes[] = {"F32",  "F16",  "BF16", "Q4_0", "Q4_1", "Q5_0",   "Q5_1",  "Q8_0",
+                              "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"};
+
+void test_matmul() {
+  for (const char* type : kTypes) {
+    const BlockFormat& format = block_format(type);
+    const int64_t columns = format.elements == 1 ? 45 : format.elements == 32 ? 96 : 512, features = 37;
+    const std::vector<uint8_t> blocks = random_blocks(format, features * columns / format.elements, 1);
+    const int64_t row_bytes = columns / format.elements * format.bytes;
+    for (int64_t num_rows : {1, 2, 3, 5, 9, 17, 35}) {
+      const std::vector<float> x = random_floats(static_cast<size_t>(num_rows * columns), 2);
+      std::vector<float> expected;
+      for (Isa isa : available_isas()) {
+        Runtime runtime(isa, 2);
+        const Weight weight({{type, features, columns, blocks.data(), row_bytes, row_bytes}}, runtime.pool);
+        std::vector<float> out(static_cast<size_t>(num_rows * features), -1.0f);
+        linear(runtime, {x.data(), num_rows, columns, columns}, weight, nullptr, {out.data(), num_rows, features, features});
+        if (expected.empty()) expected = out;
+        expect(equal_bits(out, expected), std::string("matmul ") + type + " " + isa_name(isa) + " rows " + std::to_string(num_rows));
+      }
+    }
+  }
+}
+
+void test_attention() {
+  constexpr int kHeads = 6, kKvHeads = 2;
+  for (int head_dim : {8, 24, 64, 256}) {
+    for (int block_size : {1, 8, 16, 64}) {
+      for (bool is_bf16 : {true, false}) {
+        const int64_t length = 70, width = kHeads * head_dim, kv_width = kKvHeads * head_dim;
+        const auto q = random_floats(static_cast<size_t>(length * width), 3);
+        const auto k = random_floats(static_cast<size_t>(length * kv_width), 4);
+        const auto v = random_floats(static_cast<size_t>(length * kv_width), 5);
+        const int64_t num_blocks = (length + block_size - 1) / block_size;
+        std::vector<int32_t> table, positions;
+        for (int64_t b = 0; b < num_blocks; ++b) table.push_back(static_cast<int32_t>(num_blocks - 1 - b));
+        for (int64_t p = 0; p < length; ++p) positions.push_back(static_cast<int32_t>(p));
+        std::vector<int32_t> slots;
+        for (int32_t p : positions) slots.push_back(table[static_cast<size_t>(p / block_size)] * block_size + p % block_size);
+        const int32_t starts[] = {0, static_cast<int32_t>(length)}, seq_lens[] = {static_cast<int32_t>(length)};
+        std::vector<float> expected;
+        for (Isa isa : available_isas()) {
+          Runtime runtime(isa, 2);
+          KVCache cache(1, num_blocks, block_size, kKvHeads, head_dim, is_bf16);
+          std::memset(cache.pages().data(), 0xff, cache.pages().size());
+          cache.write(runtime, 0, {k.data(), length, kKvHeads, head_dim, kv_width, head_dim},
+                      {v.data(), length, kKvHeads, head_dim, kv_width, head_dim}, slots.data());
+          const AttentionBatch batch{positions.data(), starts, seq_lens, {table.data(), 1, num_blocks, num_blocks}, length, 1};
+          std::vector<float> out(static_cast<size_t>(length * width));
+          paged_attention(runtime, {q.data(), length, kHeads, head_dim, width, head_dim}, cache, 0, batch, 0.1f, 19,
+                          {out.data(), length, width, width});
+          for (float value : out) expect(std::isfinite(value), "attention reads what was never written");
+          if (expected.empty()) expected = out;
+          expect(equal_bits(out, expected), std::string("attention ") + isa_name(isa) + " head " + std::to_string(head_dim) +
+                                                " block " + std::to_string(block_size));
+        }
+      }
+    }
+  }
+}
+
+void test_sampling() {
+  for (int64_t vocabulary : {1, 15, 16, 1000}) {
+    const auto logits = random_floats(static_cast<size_t>(vocabulary), 6);
+    SamplingRow row;
+    row.temperature = 0.8f;
+    row.top_k = 20;
+    row.top_p = 0.9f;
+    row.uniform = 0.37f;
+    int32_t expected = -1;
+    for (Isa isa : available_isas()) {
+      const int32_t chosen = choose_token(kernel_table(isa), logits.data(), vocabulary, row);
+      if (expected < 0) expected = chosen;
+      expect(chosen == expected, std::string("sampling ") + isa_name(isa));
+    }
+    auto damaged = logits;
+    damaged.back() = std::numeric_limits<float>::quiet_NaN();
+    bool refused = false;
+    try {
+      choose_token(kernel_table(available_isas().back()), damaged.data(), vocabulary, row);
+    } catch (const Refusal&) {
+      refused = true;
+    }
+    expect(refused, "a NaN among the logits is refused");
+  }
+}
+
+void test_thread_pool() {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int64_t items : {0, 1, 2, 7, 1000}) {
+      for (int turn = 0; turn < 50; ++turn) {
+        std::vector<int> count(static_cast<size_t>(items));
+        pool.for_each(items, [&](int64_t item) { ++count[static_cast<size_t>(item)]; });
+        for (int c : count) expect(c == 1, "every item runs exactly once");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  std::string isas;
+  for (Isa isa : available_isas()) isas += std::string(" ") + isa_name(isa);
+  std::printf("instruction sets here:%s\n", isas.c_str());
+  test_thread_pool();
+  test_matmul();
+  test_attention();
+  test_sampling();
+  std::printf(failures ? "%d checks failed\n" : "all checks passed\n", failures);
+  return failures != 0;
+}
