@@ -391,8 +391,9 @@ class Scheduler:
 
     def _run(self, request: Request) -> None:
         request.status = RequestStatus.RUNNING
-        if request.first_scheduled_s is None:
-            request.first_scheduled_s = self._clock()
+        for each in (request, *request.forks):  # whose prompt is being computed with it, do not queue either
+            if each.first_scheduled_s is None:
+                each.first_scheduled_s = self._clock()
         self.running[request.request_id] = request
         blocks = self.manager.get_block_table(request.request_id).blocks
         self._plan_attention(request, len(blocks))
