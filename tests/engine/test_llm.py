@@ -1,4 +1,4 @@
-"""What ``LLM`` gives back: results, text, log probabilities, seeds. The tiny model says random things, but always the same."""
+"""What ``LLM`` gives back: results, text, log probabilities, seeds. What the tiny model says is random, but fixed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_is_no_prompt(llm: LLM, prompts: object, problem: str) -> None:
 
 @pytest.mark.parametrize("params", [{}, 5, "max_tokens", [None], [{}]])
 def test_what_are_no_sampling_parameters(llm: LLM, params: object) -> None:
-    with pytest.raises(RequestError, match="(sampling parameters must be|sampling parameters for)"):
+    with pytest.raises(RequestError, match=r"sampling parameters (must be|for)"):
         llm.generate(["the"], params)  # type: ignore[arg-type]
 
 
@@ -169,7 +169,7 @@ def test_error_swallowed_as_empty_success(make_llm: Callable[..., LLM]) -> None:
 
 
 def test_an_unknown_keyword_is_an_error(tiny: str, llm: LLM) -> None:
-    with pytest.raises(ConfigError, match="unknown keyword gpu_memory_utilization; known: .*num_blocks"):
+    with pytest.raises(ConfigError, match=r"unknown keyword gpu_memory_utilization; known: .*num_blocks"):
         LLM(tiny, gpu_memory_utilization=0.9)
     with pytest.raises(TypeError, match="best_of"):
         llm.generate("the", best_of=2)  # type: ignore[call-arg]
@@ -298,7 +298,7 @@ def test_logprobs(llm: LLM, count: int) -> None:
 
 
 def test_logprobs_are_a_distribution_of_the_model_alone(llm: LLM) -> None:
-    """Temperature, penalties and biases change what is chosen, not what is reported; rank counts from the most likely."""
+    """Temperature, penalties and biases change what is chosen, not what is reported."""
     plain = one(llm, "the", SamplingParams(temperature=0, max_tokens=1, logprobs=50))
     biased = one(llm, "the", SamplingParams(temperature=0, max_tokens=1, logprobs=50, logit_bias={33: 100.0}))
     assert plain.logprobs is not None

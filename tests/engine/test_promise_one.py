@@ -164,7 +164,7 @@ def test_block_sizes(llama: str, expected_of_llama: list[Any], block_size: int) 
 
 @pytest.mark.parametrize("block_size", [8, 32])
 def test_prefix_cache_hits(model: str, expected: list[Any], block_size: int) -> None:
-    """The second time, whatever the first left behind is used: prompts and answers, whole blocks and parts of blocks."""
+    """The second time, whatever the first left behind is used: of prompts and answers, whole blocks and parts."""
     llm = LLM(model, num_threads=1, block_size=block_size, num_blocks=8192 // block_size)
     assert signatures(llm) == expected
     stats = llm.engine.core.scheduler.stats
