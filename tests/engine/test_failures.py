@@ -1,4 +1,4 @@
-"""When a step fails, or ctrl-C falls into it: the calls under way end with the error, the memory is whole, life goes on."""
+"""A step fails, or ctrl-C falls into it: the calls under way end with the error, the memory is whole, life goes on."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from support.scripted_executor import SaboteurExecutor
 
 from octavo import LLM, SamplingParams
 from octavo.errors import BackendError, RequestError
+from octavo.outputs import CompletionDelta
 from octavo.scheduler.output import SchedulerOutput
 
 PROMPTS = [[5 + number] * (3 + 11 * number) for number in range(6)]
 PARAMS = [SamplingParams(temperature=0, max_tokens=20, n=1 + number % 3) for number in range(6)]
 
 
-class Failure(Exception):
+class FailureError(Exception):
     """Nothing of ours."""
 
 
 def answers(llm: LLM) -> list[list[list[int]]]:
     return [[sample.token_ids for sample in output.outputs] for output in llm.generate(PROMPTS, PARAMS)]
+
+
+def answers_twice(llm: LLM) -> None:
+    answers(llm)
+    answers(llm)
 
 
 def fail_at(llm: LLM, num_steps: int, where: str, error: BaseException | None = None) -> None:
@@ -33,7 +39,7 @@ def fail_at(llm: LLM, num_steps: int, where: str, error: BaseException | None = 
 
     def sabotage(scheduled: SchedulerOutput) -> None:
         if next(countdown, None) == 0:
-            raise error or Failure("out of order")
+            raise error or FailureError("out of order")
 
     core = llm.engine.core
     core.executor = SaboteurExecutor(core.executor, **{where: sabotage})
@@ -57,9 +63,8 @@ def test_a_failed_step_fails_the_call_and_leaves_the_engine_usable(pressed: LLM,
     for at in range(0, num_steps, 3):
         executor = llm.engine.core.executor
         fail_at(llm, at % num_steps, where)
-        with pytest.raises(Failure, match="out of order"):
-            for _ in range(2):  # from a warm cache there are fewer steps
-                answers(llm)
+        with pytest.raises(FailureError, match="out of order"):
+            answers_twice(llm)  # from a warm cache there are fewer steps
         llm.engine.core.executor = executor
         llm.engine.core.scheduler.check_integrity()
         assert llm.engine.core.scheduler.manager.block_pool.num_held == 0
@@ -85,14 +90,13 @@ def test_every_open_stream_gets_the_error(llm: LLM) -> None:
     for stream in streams:
         next(stream)
     fail_at(llm, 4, "before")
-    with pytest.raises(Failure):
+    with pytest.raises(FailureError):
         llm.generate("the", params)
     for stream in streams:
-        received = 0
-        with pytest.raises(Failure, match="out of order"):
-            for _ in stream:
-                received += 1
-        assert received >= 4
+        received: list[CompletionDelta] = []
+        with pytest.raises(FailureError, match="out of order"):
+            received.extend(stream)
+        assert len(received) >= 4
         assert list(stream) == []
     assert len(llm.generate("the", params)[0].outputs[0].token_ids) == 30
 
@@ -105,7 +109,7 @@ def test_who_waits_goes_on_at_the_engine(make_llm: Callable[..., LLM]) -> None:
     engine.add_request("waits", "stop", SamplingParams(temperature=0, max_tokens=9))
     engine.step()
     fail_at(llm, 0, "after")
-    with pytest.raises(Failure):
+    with pytest.raises(FailureError):
         engine.step()
     assert not engine.is_unfinished("runs")
     assert engine.is_unfinished("waits")
@@ -117,20 +121,20 @@ def test_who_waits_goes_on_at_the_engine(make_llm: Callable[..., LLM]) -> None:
     assert len(deltas) == 9
 
 
-def test_a_half_made_copy_is_not_trusted(llm: LLM) -> None:
-    """A prefix ends inside a block, the step that should copy the block fails: what was not copied is not reused."""
+def test_a_copy_that_was_not_made_is_not_trusted(make_llm: Callable[..., LLM]) -> None:
+    """Two samples part inside a block; the step that should copy it fails, and so its copy holds nothing."""
     prompt = [5 + index for index in range(12)]
-    (expected,) = llm.generate([*prompt, 50, 51, 52], SamplingParams(temperature=0, max_tokens=5))
-    llm.generate(prompt, SamplingParams(temperature=0, max_tokens=1))
+    params = SamplingParams(temperature=1, seed=1, max_tokens=9, n=2)
+    (expected,) = make_llm().generate(prompt, params)
+    llm = make_llm()
     executor = llm.engine.core.executor
-    fail_at(llm, 0, "before")
-    with pytest.raises(Failure):
-        llm.generate([*prompt, 60, 61], SamplingParams(max_tokens=5))
+    fail_at(llm, 1, "before")
+    with pytest.raises(FailureError):
+        llm.generate(prompt, params)
     llm.engine.core.executor = executor
-    (second,) = llm.generate([*prompt, 60, 61], SamplingParams(temperature=0, max_tokens=5))
-    assert second.num_cached_tokens == 12
-    (again,) = llm.generate([*prompt, 50, 51, 52], SamplingParams(temperature=0, max_tokens=5))
-    assert again.outputs == expected.outputs
+    for _ in range(2):
+        (output,) = llm.generate(prompt, params)
+        assert output.outputs == expected.outputs
 
 
 def test_an_error_while_prompts_are_taken_in_leaves_none_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,11 +142,11 @@ def test_an_error_while_prompts_are_taken_in_leaves_none_behind(llm: LLM, monkey
 
     def encode_or_fail(text: str) -> list[int]:
         if text == "in":
-            raise Failure("no tokenizer")
+            raise FailureError("no tokenizer")
         return encode(text)
 
     monkeypatch.setattr(llm.tokenizer, "encode", encode_or_fail)
-    with pytest.raises(Failure):
+    with pytest.raises(FailureError):
         llm.generate(["the", "stop", "in", "an"])
     assert not llm.engine.has_unfinished_requests
     with pytest.raises(RequestError):
