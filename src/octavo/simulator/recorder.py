@@ -54,7 +54,7 @@ class Histogram:
 
     def percentile(self, percent: float) -> float:
         """The middle of the bin where it falls; NaN if nothing was counted."""
-        rank = percent / 100 * sum(self._counts.values())
+        rank = percent / 100 * self.count
         seen = 0
         for bin_ in sorted(self._counts):
             seen += self._counts[bin_]
@@ -63,11 +63,15 @@ class Histogram:
         return math.nan
 
     @property
+    def count(self) -> int:
+        """How many values were counted."""
+        return sum(self._counts.values())
+
+    @property
     def mean(self) -> float:
         """Mean, by the middles of the bins; NaN if nothing was counted."""
-        total = sum(self._counts.values())
         weighted = sum(count * math.exp((bin_ + 0.5) / BINS_PER_E) for bin_, count in self._counts.items())
-        return weighted / total if total else math.nan
+        return weighted / self.count if self.count else math.nan
 
 
 class Timeline:
