@@ -66,6 +66,8 @@ PURE |= {"octavo.simulator"}
 
 THIRD_PARTY: dict[str, set[str]] = {
     **{module: set() for module in PURE},
+    "octavo.cli.bench": {"rich"},
+    "octavo.cli.bench_plot": {"matplotlib"},
     "octavo.executor": {"numpy"},
     "octavo.models": {"numpy"},
     "octavo.weights": {"numpy"},

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import octavo
-from octavo.cli import chat, info, pull, run, serve, simulate
+from octavo.cli import bench, chat, info, pull, run, serve, simulate
 from octavo.errors import ConfigError, OctavoError, RequestError, RequestTooLargeError
 
 EXIT_FAILURE = 1
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"octavo {octavo.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, chat, serve, pull, info, simulate):
+    for command in (run, chat, serve, bench, pull, info, simulate):
         command.add_parser(commands)
     return parser
 
