@@ -34,6 +34,8 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "block_size", "num_blocks", "kv_cache_memory_bytes")
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise ConfigError(f"enable_prefix_caching must be true or false, not {self.enable_prefix_caching!r}")
         if self.block_size > 128 or self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size must be a power of two up to 128, not {self.block_size}")
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
@@ -62,8 +64,9 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "max_num_batched_tokens", "max_num_seqs", "max_model_len", "max_waiting_requests")
-        if self.max_queue_time_s is not None and not self.max_queue_time_s > 0:
-            raise ConfigError(f"max_queue_time_s must be positive, not {self.max_queue_time_s}")
+        seconds = self.max_queue_time_s
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise ConfigError(f"max_queue_time_s must be a positive number, not {seconds!r}")
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise ConfigError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "
@@ -87,7 +90,7 @@ class BackendConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "num_threads")
-        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
+        if self.device not in ("auto", "cpu") and not str(self.device).startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda, not {self.device}")
 
 
@@ -117,9 +120,10 @@ _GROUPS: dict[str, type[Any]] = {"cache": CacheConfig, "scheduler": SchedulerCon
 
 
 def _require_positive(config: object, *names: str) -> None:
+    optional = {field.name for field in dataclasses.fields(config) if field.default is None}  # type: ignore[arg-type]
     for name in names:
         value = getattr(config, name)
-        if value is None:
+        if value is None and name in optional:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{name} must be an integer, not {value!r}")

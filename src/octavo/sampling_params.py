@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import RequestError
@@ -62,10 +62,12 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else _tuple("stop", self.stop)
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", _tuple("stop_token_ids", self.stop_token_ids))
         if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, Mapping):
+                raise RequestError(f"logit_bias must map token ids to numbers, not {self.logit_bias!r}")
             object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         self._check()
 
@@ -78,11 +80,6 @@ class SamplingParams:
     def needs_history(self) -> bool:
         """Whether the choice depends on the tokens so far."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-
-    def for_sample(self, index: int) -> SamplingParams:
-        """The parameters of sample ``index`` of ``n``: one sample, with its own seed."""
-        seed = None if self.seed is None else (self.seed + index) % 2**64
-        return replace(self, n=1, seed=seed)
 
     def _check(self) -> None:
         _require_int("n", self.n, 1, MAX_N)
@@ -114,6 +111,12 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false, not {getattr(self, name)!r}")
+
+
+def _tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, Iterable):
+        raise RequestError(f"{name} must be a list, not {value!r}")
+    return tuple(value)
 
 
 def _require_int(name: str, value: Any, low: int, high: int) -> None:
