@@ -18,6 +18,7 @@ set(OCTAVO_CORE_SOURCES
     csrc/ops/linear.cc
     csrc/ops/sampling.cc
     csrc/ops/weight.cc
+    csrc/ops/yardstick.cc
     csrc/runtime/cpu_budget.cc
     csrc/runtime/cpu_features.cc
     csrc/runtime/pages.cc
@@ -38,8 +39,8 @@ add_library(octavo_core STATIC ${OCTAVO_CORE_SOURCES})
 target_link_libraries(octavo_core PUBLIC Threads::Threads)
 octavo_flags(octavo_core)
 
-set(by_fma ${OCTAVO_KERNEL_SOURCES} csrc/kernels/matmul.cc)
-set(by_tiles ${OCTAVO_KERNEL_SOURCES} csrc/kernels/matmul_amx.cc)
+set(by_fma ${OCTAVO_KERNEL_SOURCES} csrc/kernels/matmul.cc csrc/kernels/peak.cc)
+set(by_tiles ${OCTAVO_KERNEL_SOURCES} csrc/kernels/matmul_amx.cc csrc/kernels/peak_amx.cc)
 octavo_kernels(scalar SOURCES ${by_fma})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)

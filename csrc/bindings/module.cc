@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings/bindings.h"
-#include "ops/runtime.h"
+#include "ops/yardstick.h"
 #include "runtime/refusal.h"
 
 namespace nb = nanobind;
@@ -27,6 +27,8 @@ NB_MODULE(_native, m) {
   runtime.def("__init__", [](Runtime* self, const std::string& isa, int num_threads) {
     new (self) Runtime(require_isa(isa), num_threads);
   }, nb::arg("isa"), nb::arg("num_threads"));
+  runtime.def("streaming_bytes_per_s", &streaming_bytes_per_s, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>())
+      .def("peak_flops", &peak_flops, nb::call_guard<nb::gil_scoped_release>());
   bind_ops(runtime);       // linear, embedding, rms_norm, …, paged_attention
   bind_sampling(runtime);  // sample, logprobs
   bind_decoder(m);         // Decoder: all layers in one call

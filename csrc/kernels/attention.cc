@@ -1,9 +1,15 @@
 // Paged attention of a few query rows over a range of chunks, by fused multiply-adds.
 //
-// Per chunk and row: scores (pairs of dimensions as in a matmul, groups of 32), their maximum, weights
+// A query is two numbers, high + low: what the cache's type holds of it, and what that leaves (exactly 0 for a float32
+// cache). So keys are the only rounding in a score, and bfloat16 tiles can still compute it.
+//
+// Per chunk and row: scores (pairs of dimensions as in a matmul, groups of 32: acc = acc + (even + odd), of each group
+// first with the high parts, then with the low ones), their maximum, weights
 // w = exp(score - maximum), which a bfloat16 cache rounds to bfloat16, the sum of the weights (lane-wise over tiles of 16
 // positions, then a tree), and the weighted sum of values (pairs of positions, groups of 16: acc = acc + (even + odd)).
 // What a row does not see has weight 0, which changes no bit of a sum.
+#include <type_traits>
+
 #include "kernels/attention_state.h"
 #include "kernels/matmul_panel.h"
 
@@ -23,7 +29,7 @@ F32x16 round_like(const float*, F32x16 x) { return x; }
 
 template <class T>
 struct Workspace {
-  alignas(64) float q[kMaxQueryRows][kMaxHeadDim];
+  alignas(64) float q[kMaxQueryRows][kMaxHeadDim], q_low[kMaxQueryRows][kMaxHeadDim];
   alignas(64) float weights[kMaxQueryRows][kChunk];  // scores first
   alignas(64) float sums[kMaxQueryRows][kMaxHeadDim];
   alignas(64) T tile[kTile * kMaxHeadDim];  // a K or V tile that does not lie in the cache as it is needed
@@ -45,6 +51,8 @@ int clamp_lane(int64_t lane) { return lane < 0 ? 0 : lane > kTile ? kTile : stat
 
 template <class T>
 class Walk {
+  static constexpr bool kSplitsQueries = std::is_same_v<T, uint16_t>;  // a float32 cache holds all of a query
+
  public:
   Walk(const KVLayer& kv, const AttentionItem& item, Workspace<T>& work)
       : kv_(kv), layout_(kv.layout), item_(item), w_(work), padded_(kv.layout.padded()),
@@ -56,7 +64,9 @@ class Walk {
       const float* q = item_.q + row / item_.num_heads * item_.q_stride + row % item_.num_heads * item_.q_head_stride;
       for (int d = 0; d < padded_; d += 16) {
         const F32x16 x = head_dim - d >= 16 ? load(q + d) : load_partial(q + d, head_dim - d);
-        store(w_.q[row] + d, round_like(w_.tile, x));
+        const F32x16 high = round_like(w_.tile, x);
+        store(w_.q[row] + d, high);
+        store(w_.q_low[row] + d, round_like(w_.tile, sub(x, high)));
       }
     }
   }
@@ -139,8 +149,8 @@ class Walk {
     F32x16 acc[R];
     for (int r = 0; r < R; ++r) acc[r] = zero_f32();
     for (int group = 0; group < padded_; group += 32) {
-      F32x16 even[R], odd[R];
-      for (int r = 0; r < R; ++r) even[r] = odd[r] = zero_f32();
+      F32x16 even[R], odd[R], even_low[R], odd_low[R];
+      for (int r = 0; r < R; ++r) even[r] = odd[r] = even_low[r] = odd_low[r] = zero_f32();
       const int end = std::min(group + 32, padded_);
       for (int d = group; d < end; d += 2) {
         F32x16 k_even, k_odd;
@@ -148,9 +158,16 @@ class Walk {
         for (int r = 0; r < R; ++r) {
           even[r] = fma(broadcast(w_.q[row + r][d]), k_even, even[r]);
           odd[r] = fma(broadcast(w_.q[row + r][d + 1]), k_odd, odd[r]);
+          if constexpr (kSplitsQueries) {
+            even_low[r] = fma(broadcast(w_.q_low[row + r][d]), k_even, even_low[r]);
+            odd_low[r] = fma(broadcast(w_.q_low[row + r][d + 1]), k_odd, odd_low[r]);
+          }
         }
       }
-      for (int r = 0; r < R; ++r) acc[r] = add(acc[r], add(even[r], odd[r]));
+      for (int r = 0; r < R; ++r) {
+        acc[r] = add(acc[r], add(even[r], odd[r]));
+        if constexpr (kSplitsQueries) acc[r] = add(acc[r], add(even_low[r], odd_low[r]));
+      }
     }
     const F32x16 scale = broadcast(item_.scale), hidden = from_bits(broadcast_u32(0xff800000u));
     for (int r = 0; r < R; ++r) {

@@ -99,6 +99,8 @@ struct KernelTable {
   // softmax.cc
   float (*max_value)(const float* x, int64_t n);
   double (*sum_exp)(const float* x, int64_t n, float shift, float* terms);
+  // peak.cc
+  double (*burn)(int64_t steps);  // floating-point operations that it did
 };
 
 // The kernels of an instruction set that this machine has.

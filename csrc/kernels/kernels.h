@@ -17,6 +17,7 @@ void silu_and_mul(const float* gate, const float* up, int64_t n, float* out);
 void rotate(float* x, const float* cosines, const float* sines, int64_t half);
 void attention(const KVLayer&, const AttentionItem&);
 void merge_partials(const KVLayer&, const AttentionItem&);
+double burn(int64_t steps);
 float max_value(const float* x, int64_t n);
 double sum_exp(const float* x, int64_t n, float shift, float* terms);
 

@@ -16,6 +16,7 @@ const KernelTable kKernels = {
     .merge_partials = merge_partials,
     .max_value = max_value,
     .sum_exp = sum_exp,
+    .burn = burn,
 };
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

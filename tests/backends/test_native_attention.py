@@ -65,7 +65,7 @@ class Context:
         """Float64 attention over inputs that were rounded as the cache rounds them."""
         results = []
         for q, k, v in zip(self.q, self.k, self.v, strict=True):
-            q, k, v = (round_to_bfloat16(x) if rounded else x for x in (q, k, v))
+            k, v = (round_to_bfloat16(x) if rounded else x for x in (k, v))
             k, v = (np.repeat(x.astype(np.float64), NUM_HEADS // NUM_KV_HEADS, axis=1) for x in (k, v))
             scores = np.einsum("qhd,khd->hqk", q.astype(np.float64), k) * self.head_dim**-0.5
             distance = np.arange(len(q))[:, None] - np.arange(len(q))[None, :]

@@ -34,6 +34,10 @@ class NativeBackend:
     Results do not depend on the number of threads, on the instruction set, or on what else is in the batch: the
     arithmetic is fixed down to the order of additions (``csrc/kernels/packed_matrix.h`` and ``attention.cc`` say how).
 
+    Attributes:
+        plan: what was decided about the machine.
+        runtime: the native object behind the ops, which also measures the machine's limits.
+
     Args:
         num_threads: threads that compute; ``None``: what affinity and cgroup quota allow.
 
@@ -48,7 +52,7 @@ class NativeBackend:
     def __init__(self, num_threads: int | None = None) -> None:
         self.plan: CpuPlan = cpu_plan()
         self.num_threads = self.plan.num_threads if num_threads is None else num_threads
-        self._runtime = _native.Runtime(self.plan.isa, self.num_threads)
+        self.runtime = _native.Runtime(self.plan.isa, self.num_threads)
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -64,7 +68,7 @@ class NativeBackend:
             if len(tensor.shape) != 2:
                 raise BackendError(f"{tensor.name}: a weight has two dimensions, not {list(tensor.shape)}")
             matrices.append((tensor.type.label, tensor.shape[0], tensor.shape[1], tensor.data))
-        return _native.Weight(self._runtime, matrices)
+        return _native.Weight(self.runtime, matrices)
 
     def free_memory_bytes(self) -> int:
         return free_host_memory_bytes()
@@ -86,45 +90,45 @@ class NativeBackend:
         """Nothing runs on after an op returns."""
 
     def fuse_decoder(self, stack: DecoderStack) -> FusedDecoder:
-        return NativeDecoder(self._runtime, stack)
+        return NativeDecoder(self.runtime, stack)
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
     def embedding(self, weight: _native.Weight, input_ids: Int32) -> Float32:
         out = np.empty((len(input_ids), weight.num_columns), np.float32)
-        self._runtime.embedding(weight, input_ids, out)
+        self.runtime.embedding(weight, input_ids, out)
         return out
 
     def linear(self, x: Float32, weight: _native.Weight, bias: Float32 | None = None) -> Float32:
         out = np.empty((len(x), weight.num_features), np.float32)
-        self._runtime.linear(x, weight, bias, out)
+        self.runtime.linear(x, weight, bias, out)
         return out
 
     def rms_norm(self, x: Float32, weight: Float32, epsilon: float) -> Float32:
         out = np.empty(x.shape, np.float32)
         if x.ndim == 2:
-            self._runtime.rms_norm(x[:, np.newaxis], weight, epsilon, out[:, np.newaxis])
+            self.runtime.rms_norm(x[:, np.newaxis], weight, epsilon, out[:, np.newaxis])
         else:
-            self._runtime.rms_norm(x, weight, epsilon, out)
+            self.runtime.rms_norm(x, weight, epsilon, out)
         return out
 
     def add_rms_norm(self, x: Float32, residual: Float32, weight: Float32, epsilon: float) -> Float32:
         out = np.empty(x.shape, np.float32)
-        self._runtime.add_rms_norm(x, residual, weight, epsilon, out)
+        self.runtime.add_rms_norm(x, residual, weight, epsilon, out)
         return out
 
     def rotary_embedding(self, q: Float32, k: Float32, positions: Int32, cos_sin: Float32) -> None:
-        self._runtime.rotary_embedding(q, k, positions, cos_sin)
+        self.runtime.rotary_embedding(q, k, positions, cos_sin)
 
     def act_and_mul(self, x: Float32) -> Float32:
         out = np.empty((x.shape[0], x.shape[1] // 2), np.float32)
-        self._runtime.act_and_mul(x, out)
+        self.runtime.act_and_mul(x, out)
         return out
 
     def reshape_and_cache(
         self, k: Float32, v: Float32, kv_cache: _native.KVCache, layer: int, slot_mapping: Int32
     ) -> None:
-        self._runtime.reshape_and_cache(k, v, kv_cache, layer, slot_mapping)
+        self.runtime.reshape_and_cache(k, v, kv_cache, layer, slot_mapping)
 
     def paged_attention(
         self,
@@ -136,7 +140,7 @@ class NativeBackend:
         sliding_window: int | None = None,
     ) -> Float32:
         out = np.empty((q.shape[0], q.shape[1] * q.shape[2]), np.float32)
-        self._runtime.paged_attention(
+        self.runtime.paged_attention(
             q,
             kv_cache,
             layer,
@@ -156,7 +160,7 @@ class NativeBackend:
 
     def sample(self, logits: Float32, sampling: SamplingBatch) -> SampleOutput:
         token_ids = np.empty(len(logits), np.int32)
-        self._runtime.sample(logits, sampling, token_ids)
+        self.runtime.sample(logits, sampling, token_ids)
         if sampling.num_logprobs < 0:
             return SampleOutput(token_ids)
         return self.logprobs(logits, token_ids, sampling.num_logprobs)
@@ -166,5 +170,5 @@ class NativeBackend:
         reported = np.empty((len(logits), 1 + count), np.int32)
         logprobs = np.empty(reported.shape, np.float32)
         ranks = np.empty(len(logits), np.int32)
-        self._runtime.logprobs(logits, token_ids, reported, logprobs, ranks)
+        self.runtime.logprobs(logits, token_ids, reported, logprobs, ranks)
         return SampleOutput(token_ids, reported, logprobs, ranks)
