@@ -19,7 +19,8 @@ from octavo.backends.native import NativeBackend
 
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))
 SECONDS_PER_ROW = 0.5
-HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)} | dict.fromkeys(("Q4_K", "Q5_K", "Q4_1", "Q5_1"), (0, 2))
+"""Offsets of the half-precision numbers in a block; of all other types it is the first."""
 
 
 def random_matrix(type: TensorType, rows: int, columns: int) -> HostTensor:

@@ -10,6 +10,8 @@ from octavo.backends.native import NativeBackend, cpu_plan
 from octavo.errors import BackendError
 
 NUM_HEADS, NUM_KV_HEADS = 6, 2
+SPLITS = ((1, 16, 300), (2, 16, 7), (3, 32, 64), (1, 8, 50), (2, 128, 33), (1, 1, 90))
+"""(threads, block size, tokens per chunk)."""
 
 
 def make_backend(isa: str, monkeypatch: pytest.MonkeyPatch, num_threads: int = 1) -> NativeBackend:
@@ -93,7 +95,7 @@ def test_equal_bits_on_every_isa_thread_count_chunk_and_block_size(head_dim: int
     context = Context([1, 37, 300], head_dim)
     expected = context.run(make_backend("scalar", monkeypatch), block_size=16, chunk=300, dtype=dtype)
     for isa in cpu_plan().available_isas[1:]:
-        for num_threads, block_size, chunk in ((1, 16, 300), (2, 16, 7), (3, 32, 64), (1, 8, 50), (2, 128, 33), (1, 1, 90)):
+        for num_threads, block_size, chunk in SPLITS:
             backend = make_backend(isa, monkeypatch, num_threads)
             got = context.run(backend, block_size, chunk, dtype)
             assert_equal_bits(got, expected, f"{isa} threads {num_threads} block {block_size} chunk {chunk}")

@@ -13,6 +13,7 @@ from octavo.models.registry import build_model
 from octavo.weights.loader import open_checkpoint
 
 FOLDER = Path(__file__).parents[1] / "golden" / "models"
+MODELS = ("llama", "llama-bf16", "llama-q4_1.gguf", "llama3-q8_0.gguf", "qwen2", "qwen3", "mistral")
 NUM_TOKENS = 90
 
 
@@ -25,7 +26,7 @@ def logits(name: str, backend: NativeBackend, chunk_size: int, *, fused: bool) -
     return ForwardDriver(model, backend, max_tokens=128).prefill(token_ids, chunk_size)
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-bf16", "llama-q4_1.gguf", "llama3-q8_0.gguf", "qwen2", "qwen3", "mistral"])
+@pytest.mark.parametrize("name", MODELS)
 def test_fused_equals_the_plain_ops_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = logits(name, NativeBackend(num_threads=1), NUM_TOKENS, fused=False)
     assert np.isfinite(expected).all()
