@@ -74,7 +74,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "octavo.weights.sources": {"huggingface_hub"},
     "octavo.weights.default_model": {"rich"},
     "octavo.engine.progress": {"rich"},
-    "octavo.server": {"fastapi", "prometheus_client", "pydantic", "pydantic_core", "starlette", "uvicorn"},
+    "octavo.server": {"fastapi", "prometheus_client", "pydantic", "pydantic_core", "starlette", "uvicorn", "uvloop"},
     "octavo.tokenization": {"tokenizers", "jinja2"},
     "octavo.backends": {"numpy"},
     "octavo.backends.registry": {"torch"},  # to say what is missing

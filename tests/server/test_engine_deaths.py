@@ -148,3 +148,19 @@ def test_a_new_engine_is_there_soon(fragile_server: RunningServer) -> None:
     with httpx.Client(base_url=fragile_server.url, timeout=60) as client:
         wait_until(lambda: client.get("/ready").status_code == 200, 20, "it is ready")
     assert time.monotonic() - began < 20
+
+
+def test_an_engine_does_not_outlive_its_server(tiny_model_path: Path) -> None:
+    with RunningServer("--model", str(tiny_model_path)) as running:
+        pid = running.engine_pid()
+        assert pid is not None
+        running.process.kill()
+        wait_until(lambda: not is_running(pid), 20, "the engine has ended")
+
+
+def is_running(pid: int) -> bool:
+    """Ended processes that nobody waits for do not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -82,7 +82,7 @@ def end_of(finish_reason: str | None, stop_reason: str | int | None) -> tuple[st
 def timeout_error(generation: Generation) -> ApiError:
     """The time was up before anything was generated: the caller's time, or that of the queue."""
     if time.monotonic() >= generation.message.deadline_s:
-        return ApiError(504, "the deadline passed before the first token", param="deadline_s", code="deadline_exceeded")
+        return ApiError(408, "the deadline passed before the first token", param="deadline_s", code="deadline_exceeded")
     problem = "the request waited longer than the server lets requests wait (max_queue_time_s); try again later"
     return ApiError(503, problem, code="queue_timeout", retry_after_s=2)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
+import uvloop
 
 from octavo.config import EngineConfig
 from octavo.engine.async_engine import AsyncEngine
@@ -43,7 +44,8 @@ def run_server(
         OctavoError: the engine cannot be built.
     """
     _set_up_logging()
-    asyncio.run(_serve(config, settings, engine_command, on_ready))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config, settings, engine_command, on_ready))
 
 
 async def _serve(
