@@ -117,6 +117,23 @@ def test_what_are_no_sampling_parameters(llm: LLM, params: object) -> None:
         llm.generate(["the"], params)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("params", [{}, 5, [GREEDY, GREEDY]])
+def test_what_are_no_parameters_of_a_stream(llm: LLM, params: object) -> None:
+    with pytest.raises(RequestError, match=r"sampling parameters (must be|for)"):
+        next(llm.stream("the", params))  # type: ignore[arg-type]
+
+
+def test_beam_search_refuses_what_has_no_answer(make_llm: Callable[..., LLM]) -> None:
+    llm = make_llm(max_model_len=20)
+    with pytest.raises(RequestError, match="max_tokens must be at least 1, not 0"):
+        llm.beam_search("the", beam_width=2, max_tokens=0)
+    with pytest.raises(RequestError, match="beam_width must be between 1 and 25, not 26"):
+        llm.beam_search("the", beam_width=26, max_tokens=1)
+    with pytest.raises(RequestTooLargeError, match="the prompt has 20 tokens and the model's limit is 20"):
+        llm.beam_search([5] * 20, beam_width=2, max_tokens=4)
+    assert [len(beam.token_ids) for beam in llm.beam_search([5] * 19, beam_width=2, max_tokens=4)] == [1, 1]
+
+
 def test_as_many_parameters_as_prompts(llm: LLM) -> None:
     with pytest.raises(RequestError, match="3 sampling parameters for 2 prompts; give one for all or one each"):
         llm.generate(["the", "the"], [GREEDY] * 3)

@@ -73,9 +73,10 @@ class LLM:
         """
         many = _as_list(prompts)
         each = _params_of_each(params, len(many))
-        request_ids = self._add(many, each, cache_salt=cache_salt, priority=priority)
+        request_ids = [str(next(self._numbers)) for _ in many]
         outputs: dict[str, RequestOutput | None] = dict.fromkeys(request_ids)
         try:
+            self._add(request_ids, many, each, cache_salt=cache_salt, priority=priority)
             with _progress(len(many), use_progress) as progress:
                 num_missing = len(many)
                 while num_missing:
@@ -115,9 +116,10 @@ class LLM:
         Closing the iterator early aborts the request. Several streams may be open at once, also during other calls:
         whoever needs a delta computes a step for all. Raises as :meth:`generate` does, when iteration starts.
         """
-        (request_id,) = self._add([prompt], [params or SamplingParams()], cache_salt=cache_salt, priority=priority)
+        request_id = str(next(self._numbers))
         unread = self._streams[request_id] = deque()
         try:
+            self._add([request_id], [prompt], _params_of_each(params, 1), cache_salt=cache_salt, priority=priority)
             while unread or self.engine.is_unfinished(request_id):
                 while not unread:
                     self._step()
@@ -141,6 +143,8 @@ class LLM:
         """
         if not 1 <= beam_width <= MAX_LOGPROBS // 2:
             raise RequestError(f"beam_width must be between 1 and {MAX_LOGPROBS // 2}, not {beam_width}")
+        if max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, not {max_tokens}")
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=2 * beam_width, ignore_eos=True)
         prompt_ids = self.engine.input_processor.token_ids(prompt)
 
@@ -148,7 +152,7 @@ class LLM:
             outputs = self.generate([prompt_ids + tokens for tokens in beams], params, use_progress=False)
             return [output.outputs[0].logprobs[0] for output in outputs if output.outputs[0].logprobs]
 
-        max_tokens = min(max_tokens, self.max_model_len - len(prompt_ids))
+        max_tokens = max(min(max_tokens, self.max_model_len - len(prompt_ids)), 1)  # one too many is refused below
         search = BeamSearch(beam_width, max_tokens, self.engine.input_processor.eos_token_ids, length_penalty)
         search.run(expand)
         return [
@@ -175,21 +179,25 @@ class LLM:
         return deltas
 
     def _add(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, cache_salt: str | None, priority: int
-    ) -> list[str]:
-        """Add all prompts, or none if one is refused."""
-        request_ids: list[str] = []
-        try:
-            for prompt, each in zip(prompts, params, strict=True):
-                request_ids.append(str(next(self._numbers)))
+        self,
+        request_ids: Sequence[str],
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        *,
+        cache_salt: str | None,
+        priority: int,
+    ) -> None:
+        """Add prompts up to the first that is refused; the caller aborts all of them in the end."""
+        for number, request_id in enumerate(request_ids):
+            try:
                 with deferred_interrupts():
-                    self.engine.add_request(request_ids[-1], prompt, each, cache_salt=cache_salt, priority=priority)
-        except BaseException as error:
-            self._abort(request_ids)
-            if len(prompts) > 1 and isinstance(error, RequestError):
-                raise type(error)(f"prompt {len(request_ids) - 1}: {error}") from error
-            raise
-        return request_ids
+                    self.engine.add_request(
+                        request_id, prompts[number], params[number], cache_salt=cache_salt, priority=priority
+                    )
+            except RequestError as error:
+                if len(prompts) > 1:
+                    raise type(error)(f"prompt {number}: {error}") from error
+                raise
 
     def _abort(self, request_ids: Iterable[str]) -> None:
         with deferred_interrupts():
