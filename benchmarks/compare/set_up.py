@@ -2,8 +2,9 @@
 
     python benchmarks/compare/set_up.py FOLDER [llama-cpp openvino vllm transformers]
 
-Each becomes ``FOLDER/<name>``, a virtual environment with that engine; what is there already stays. llama.cpp is compiled for this machine, which takes several minutes (and needs a C++ compiler); vLLM downloads 1 GB.
-PyTorch's CPU builds have a ``+cpu`` in their version: pip finds them on an index that you have configured for it.
+Each becomes ``FOLDER/<name>``, a virtual environment with that engine; what is there already stays. llama.cpp is
+compiled for this machine, which takes several minutes (and needs a C++ compiler); vLLM downloads 1 GB. PyTorch's CPU
+builds have a ``+cpu`` in their version: pip finds them on an index that you have configured for it.
 """
 
 from __future__ import annotations
