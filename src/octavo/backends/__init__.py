@@ -1,0 +1,1 @@
+"""Where the arithmetic runs: one contract, several backends."""

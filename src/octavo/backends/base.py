@@ -55,6 +55,7 @@ class KVCacheSpec:
 
     @property
     def num_bytes(self) -> int:
+        """Of the whole pool."""
         return self.bytes_per_token * self.block_size * self.num_blocks
 
 
@@ -238,7 +239,8 @@ class Backend(Protocol):
         """Rotate in place: q [T, num_heads, head_dim], k [T, num_kv_heads, head_dim].
 
         ``cos_sin`` is float32 [max positions, rotary_dim]: the cosines, then the sines, of ``rotary_dim / 2`` angles.
-        Element ``i`` pairs with ``i + rotary_dim / 2`` (the "half" or GPT-NeoX form); elements past ``rotary_dim`` stay.
+        Element ``i`` pairs with ``i + rotary_dim / 2`` (the "half" or GPT-NeoX form); what lies past ``rotary_dim``
+        stays.
         """
 
     def act_and_mul(self, x: Array) -> Array:

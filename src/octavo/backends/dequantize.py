@@ -26,7 +26,7 @@ SLAB_ELEMENTS = 1 << 18
 
 def dequantize(type: TensorType, data: Bytes, num_columns: int) -> Float32:
     """Decode ``data`` uint8 [rows, row_bytes] to float32 [rows, num_columns]."""
-    assert data.ndim == 2 and data.shape[1] == type.row_bytes(num_columns), (type, data.shape, num_columns)
+    assert data.shape[1:] == (type.row_bytes(num_columns),), (type, data.shape, num_columns)
     decode = _DECODERS[type]
     output = np.empty((data.shape[0], num_columns), dtype=np.float32)
     if output.size == 0:
@@ -73,7 +73,7 @@ def _decode_q4_1(blocks: Bytes) -> Float32:
 
 
 def _decode_q5_0(blocks: Bytes) -> Float32:
-    """``[ d f16 | fifth bits 4 B | codes 16 B ]``: ``d * (code - 16)``; bit ``i`` of the four bytes is element ``i``'s."""
+    """``[ d f16 | fifth bits 4 B | codes 16 B ]``: ``d * (code - 16)``; bit ``i`` of the four bytes: element ``i``."""
     codes = (_nibbles(blocks[:, 6:22]) | _bits(blocks[:, 2:6]) << 4).astype(np.int8) - 16
     return _half(blocks, 0) * codes.astype(np.float32)
 

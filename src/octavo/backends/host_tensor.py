@@ -38,6 +38,7 @@ class TensorType(Enum):
 
     @property
     def is_quantized(self) -> bool:
+        """Whether elements share scales."""
         return self.block_elements > 1
 
     def row_bytes(self, num_columns: int) -> int:
@@ -68,6 +69,7 @@ class HostTensor:
 
     @property
     def num_bytes(self) -> int:
+        """Of the encoded elements."""
         return int(self.data.nbytes)
 
     @classmethod

@@ -1,0 +1,1 @@
+"""Models: one file per architecture, over the ops contract."""
