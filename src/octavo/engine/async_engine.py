@@ -54,7 +54,7 @@ class AsyncEngine:
     Attributes:
         text: tokenizer and model configuration.
         ready: the engine's limits.
-        num_restarts: engine processes that had to be replaced.
+        num_restarts: engine processes that were started to replace another.
         last_progress_s: when a step last finished, or when work last came to an idle engine; on the monotonic clock.
         observer: told of steps, ends and restarts.
     """
@@ -231,8 +231,6 @@ class AsyncEngine:
         assert core is not None
         self._down_since_s = time.monotonic()
         how = await core.wait()
-        self.num_restarts += 1
-        self.observer.restarted()
         sent = [generation for generation in self._generations.values() if generation.is_sent]
         _logger.error("the engine process %d ended (%s) under %d requests; replacing it", core.pid, how, len(sent))
         Blame.settle([generation.blame for generation in sent])
@@ -254,6 +252,8 @@ class AsyncEngine:
         assert self._down_since_s is not None
         attempt = 0
         while True:
+            self.num_restarts += 1
+            self.observer.restarted()
             try:
                 return await self._start_core()
             except (OctavoError, OSError) as error:

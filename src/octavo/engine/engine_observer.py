@@ -25,4 +25,4 @@ class EngineObserver:
         """A request was given up."""
 
     def restarted(self) -> None:
-        """An engine process has died and is replaced."""
+        """An engine process is started to replace one that has died."""
