@@ -12,7 +12,7 @@ instruction set.
     engine share    of a decode step alone, the part that is not spent in native code
 
     stream limit    reading a buffer of the weights' size with all threads ÷ bytes of weights per token
-    peak            products of bf16 tiles (AMX) or fp32 multiply-adds (AVX-512, AVX2) on operands that are near
+    peak            products of bf16 tiles (AMX) or fp32 multiply-adds (AVX-512, AVX2) with nothing else to do
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 from rows import Row, print_rows
-from yardsticks import Limits, measure_limits, stream_bytes
 
 from octavo import LLM, SamplingParams
 from octavo.backends.base import Batch, KVCacheSpec
@@ -213,9 +212,20 @@ class DecodeAttention:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One measurement of everything."""
+    """One measurement of everything.
 
-    limits: Limits
+    Attributes:
+        stream_bytes: per second, of a buffer of the weights' size.
+        peak_flops: per second, of all threads.
+        decode: streams → tokens per second.
+        prefill: tokens per second.
+        engine_share: see the module.
+        attention: bytes of K and V per second.
+        attention_limit: bytes per second of a buffer of their size.
+    """
+
+    stream_bytes: float
+    peak_flops: float
     decode: dict[int, float]
     prefill: float
     engine_share: float
@@ -225,19 +235,20 @@ class Round:
 
 def measure(engine: Engine, attention: DecodeAttention, size: ModelSize, streams: list[int]) -> Round:
     """One round."""
-    num_threads = engine.llm.engine.core.executor.backend.num_threads
+    runtime = engine.llm.engine.core.executor.backend.runtime
     decode: dict[int, float] = {}
-    limits = measure_limits(num_threads, size.weight_bytes)
+    stream_bytes, peak_flops = runtime.streaming_bytes_per_s(size.weight_bytes), runtime.peak_flops()
     for num_streams in streams:
         decode[num_streams] = engine.decode_tokens_per_s(num_streams)
     prefill = max(engine.prefill_tokens_per_s() for _ in range(3))
     return Round(
-        limits=limits.better(measure_limits(num_threads, size.weight_bytes)),
+        stream_bytes=max(stream_bytes, runtime.streaming_bytes_per_s(size.weight_bytes)),
+        peak_flops=max(peak_flops, runtime.peak_flops()),
         decode=decode,
         prefill=prefill,
         engine_share=engine.engine_share(),
         attention=max(attention.bytes_per_s() for _ in range(3)),
-        attention_limit=stream_bytes(num_threads, attention.num_bytes),
+        attention_limit=runtime.streaming_bytes_per_s(attention.num_bytes),
     )
 
 
@@ -250,7 +261,7 @@ def rows_of(rounds: list[Round], size: ModelSize, isa: str, num_threads: int) ->
     prompt_flops = size.flops_per_token * NUM_PREFILL_TOKENS + size.vocabulary_flops
 
     def prefill_fraction(one: Round) -> float:
-        return one.prefill / NUM_PREFILL_TOKENS * prompt_flops / one.limits.matmul_flops(isa)
+        return one.prefill / NUM_PREFILL_TOKENS * prompt_flops / one.peak_flops
 
     for streams in rounds[0].decode:
         yield {
@@ -260,16 +271,16 @@ def rows_of(rounds: list[Round], size: ModelSize, isa: str, num_threads: int) ->
             "best_decode_tokens_per_s": max(one.decode[streams] for one in rounds),
             "times_alone": median(lambda one: one.decode[streams] / one.decode[min(one.decode)]),  # noqa: B023
             "fraction_of_stream_limit": median(
-                lambda one: one.decode[streams] * size.weight_bytes / one.limits.stream_bytes  # noqa: B023
+                lambda one: one.decode[streams] * size.weight_bytes / one.stream_bytes  # noqa: B023
             ),
-            "stream_limit_tokens_per_s": median(lambda one: one.limits.stream_bytes / size.weight_bytes),
+            "stream_limit_tokens_per_s": median(lambda one: one.stream_bytes / size.weight_bytes),
             "prefill_tokens_per_s": median(lambda one: one.prefill),
             "best_prefill_tokens_per_s": max(one.prefill for one in rounds),
             "prefill_fraction_of_peak": median(prefill_fraction),
             "attention_fraction_of_stream": median(lambda one: one.attention / one.attention_limit),
             "engine_share_alone": median(lambda one: one.engine_share),
-            "stream_bytes_per_s": median(lambda one: one.limits.stream_bytes),
-            "peak_flops": median(lambda one: one.limits.matmul_flops(isa)),
+            "stream_bytes_per_s": median(lambda one: one.stream_bytes),
+            "peak_flops": median(lambda one: one.peak_flops),
             "isa": isa,
             "threads": num_threads,
         }

@@ -31,9 +31,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from fidelity import TEXT, kl_divergence, prefill, read_text
 from rows import Row, print_rows
 from throughput import ModelSize
-from yardsticks import stream_bytes
 
-from octavo.backends.native.cpu_plan import cpu_plan
+from octavo.backends.native import NativeBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.weights.loader import open_checkpoint
 from octavo.weights.sources import resolve_model
@@ -152,9 +151,9 @@ def main() -> None:
     generator = random.Random(1)
     for engine in engines:  # touches everything once
         engine.seconds(random_prompts(generator, max(arguments.streams), NUM_PROMPT_TOKENS), 2)
-    limits = []
+    limits, yardstick = [], NativeBackend().runtime
     for _ in range(arguments.rounds):
-        limits.append(stream_bytes(cpu_plan().num_threads, size.weight_bytes) / size.weight_bytes)
+        limits.append(yardstick.streaming_bytes_per_s(size.weight_bytes) / size.weight_bytes)
         for count in arguments.streams:
             for engine in engines:
                 engine.measure_decode(count, generator)
