@@ -28,9 +28,7 @@ class RunningServer:
         log: lines of its standard error so far.
     """
 
-    def __init__(
-        self, *options: str, command: Sequence[str] = COMMAND, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, *options: str, command: Sequence[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
             [*command, "--port", "0", *options],
             stdin=subprocess.DEVNULL,
