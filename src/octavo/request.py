@@ -135,8 +135,8 @@ class Request:
 
     @property
     def reuses_prefix(self) -> bool:
-        """Log probabilities of the prompt need every prompt token computed."""
-        return self.params.prompt_logprobs is None
+        """Log probabilities of the prompt need every prompt token computed, until the first output token is there."""
+        return self.params.prompt_logprobs is None or self.num_output_tokens > 0
 
     def __repr__(self) -> str:
         return f"Request({self.request_id}, {self.num_computed_tokens}/{self.num_tokens}, {self.status.value})"

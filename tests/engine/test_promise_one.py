@@ -194,12 +194,12 @@ def test_pools_that_hold_hardly_one_request(
     )
     admit_at_once(llm)
     assert signatures(llm) == expected
-    if max_num_batched_tokens > 3:
-        assert llm.engine.core.scheduler.stats.num_preemptions >= 4
+    if max_num_batched_tokens >= 24:
+        assert llm.engine.core.scheduler.stats.num_preemptions >= 8
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
-@pytest.mark.parametrize("period, phase", [(1, 0), (2, 0), (2, 1), (5, 3)])
+@pytest.mark.parametrize("period, phase", [(2, 0), (2, 1), (5, 3)])
 def test_preemption_at_every_step_parity(
     llama: str, expected_of_llama: list[Any], period: int, phase: int, enable_prefix_caching: bool
 ) -> None:
@@ -218,13 +218,13 @@ def test_preemption_at_every_step_parity(
     stats = llm.engine.core.scheduler.stats
     assert stats.num_preemptions > stats.num_steps / (2 * period)
     if not enable_prefix_caching:
-        assert stats.num_recomputed_tokens > stats.num_computed_tokens / 5
+        assert stats.num_recomputed_tokens > stats.num_computed_tokens / 2
 
 
 @pytest.mark.parametrize("max_num_batched_tokens", range(1, 65))
 def test_every_chunk_size(llama: str, expected_of_llama: list[Any], max_num_batched_tokens: int) -> None:
     """Chunks of every size, cut where the neighbours leave room."""
-    chosen = slice(max_num_batched_tokens % 3, None, 3)  # a third of the requests, for the time it takes
+    chosen = slice(max_num_batched_tokens % 5, None, 5)  # a fifth of the requests, for the time it takes
     llm = LLM(
         llama,
         num_threads=1,
@@ -249,12 +249,12 @@ SENTENCES = [
 
 def sentence_cases() -> list[tuple[str, SamplingParams]]:
     variants = [
-        SamplingParams(temperature=0, max_tokens=12, logprobs=3),
-        SamplingParams(temperature=0.8, seed=5, max_tokens=12, top_p=0.9, logprobs=3),
-        SamplingParams(temperature=0, max_tokens=12, repetition_penalty=1.2, n=2, logprobs=1, prompt_logprobs=2),
-        SamplingParams(temperature=1.0, seed=6, max_tokens=12, top_k=40, n=2, logprobs=0),
-        SamplingParams(temperature=0, max_tokens=12, stop="13", logprobs=5),
-        SamplingParams(temperature=0.7, seed=7, max_tokens=12, min_p=0.1, frequency_penalty=0.5, logprobs=2),
+        SamplingParams(temperature=0, max_tokens=8, logprobs=3),
+        SamplingParams(temperature=0.8, seed=5, max_tokens=8, top_p=0.9, logprobs=3),
+        SamplingParams(temperature=0, max_tokens=8, repetition_penalty=1.2, n=2, logprobs=1, prompt_logprobs=2),
+        SamplingParams(temperature=1.0, seed=6, max_tokens=8, top_k=40, n=2, logprobs=0),
+        SamplingParams(temperature=0, max_tokens=8, stop="13", logprobs=5),
+        SamplingParams(temperature=0.7, seed=7, max_tokens=8, min_p=0.1, frequency_penalty=0.5, logprobs=2),
     ]
     return list(zip(SENTENCES, variants, strict=True))
 
@@ -306,17 +306,30 @@ def answers_with(isa: str, model: str, cases: str) -> Any:
     return json.loads(run.stdout)
 
 
-TINY_AND_DEFAULT = [("llama-bf16", isa) for isa in ("scalar", "avx2", "avx512", "amx")]
-TINY_AND_DEFAULT += [("default", isa) for isa in ("avx2", "avx512", "amx")]  # scalar code needs minutes for it
+@pytest.fixture(scope="module")
+def llama_bf16(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_model(tmp_path_factory.mktemp("model"), "llama-bf16"))
 
 
-@pytest.mark.parametrize("model, isa", TINY_AND_DEFAULT)
-def test_instruction_sets(model: str, isa: str, tmp_path: Path, expected_of_the_default_model: list[Any]) -> None:
+@pytest.fixture(scope="module")
+def expected_of_llama_bf16(llama_bf16: str) -> list[Any]:
+    return alone(llama_bf16)
+
+
+def skip_unless_here(isa: str) -> None:
     if isa not in cpu_plan().available_isas:
         pytest.skip(f"this machine has no {isa}, only {', '.join(cpu_plan().available_isas)}")
-    if model == "default":
-        answers, expected = answers_with(isa, "default", "sentence_cases"), expected_of_the_default_model
-    else:
-        folder = str(tiny_model(tmp_path, model))
-        answers, expected = answers_with(isa, folder, "cases"), alone(folder)
-    assert answers == json.loads(json.dumps(expected))
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "amx"])
+def test_instruction_sets(isa: str, llama_bf16: str, expected_of_llama_bf16: list[Any]) -> None:
+    skip_unless_here(isa)
+    assert answers_with(isa, llama_bf16, "cases") == json.loads(json.dumps(expected_of_llama_bf16))
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_instruction_sets_with_the_default_model(isa: str, expected_of_the_default_model: list[Any]) -> None:
+    """Scalar code would need minutes; AMX, where it is, is what the expected answers were computed with."""
+    skip_unless_here(isa)
+    answers = answers_with(isa, "default", "sentence_cases")
+    assert answers == json.loads(json.dumps(expected_of_the_default_model))
