@@ -281,6 +281,9 @@ def rows_of(rounds: list[Round], size: ModelSize, isa: str, num_threads: int) ->
             "engine_share_alone": median(lambda one: one.engine_share),
             "stream_bytes_per_s": median(lambda one: one.stream_bytes),
             "peak_flops": median(lambda one: one.peak_flops),
+            "weight_bytes": size.weight_bytes,
+            "flops_per_prompt_token": prompt_flops / NUM_PREFILL_TOKENS,
+            "flops_per_output_token": size.flops_per_token + size.vocabulary_flops,
             "isa": isa,
             "threads": num_threads,
         }
