@@ -1,7 +1,13 @@
 # Functions that define targets with the project's flags.
 
 # Rounding is part of the contract: no fast-math, and a multiply is fused with an add only where the source says fma.
-set(OCTAVO_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+# Sanitizers look at what a kernel touches, not at its speed, and make -O3 compile for minutes.
+if(OCTAVO_SANITIZE)
+  set(optimization -O1)
+else()
+  set(optimization -O3)
+endif()
+set(OCTAVO_FLAGS ${optimization} -ffp-contract=off -fno-math-errno -fno-trapping-math)
 
 function(octavo_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra)

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <regex>
 #include <sstream>
 
 namespace octavo {
@@ -38,6 +37,15 @@ double quota_v1(const std::string& folder) {
   return quota / period;
 }
 
+// Whether "cpu" is in a list such as ":cpu,cpuacct:".
+bool has_cpu_controller(const std::string& controllers) {
+  for (size_t at = controllers.find("cpu"); at != std::string::npos; at = controllers.find("cpu", at + 1)) {
+    const char before = controllers[at - 1], after = controllers[at + 3];
+    if ((before == ':' || before == ',') && (after == ':' || after == ',')) return true;
+  }
+  return false;
+}
+
 // A limit of any ancestor binds too. In a container the path may not exist below the mount; its root then counts.
 double quota_up_to_root(const std::string& mount, std::string path, double (*quota)(const std::string&)) {
   double result = quota(mount);
@@ -59,7 +67,7 @@ double cgroup_quota_cores(const std::string& proc_cgroup, const std::string& mou
     const std::string controllers = line.substr(first, second - first).append(":"), path = line.substr(second + 1);
     if (controllers == "::") {
       result = tighter(result, quota_up_to_root(mount, path, quota_v2));
-    } else if (std::regex_search(controllers, std::regex("[:,]cpu[:,]"))) {
+    } else if (has_cpu_controller(controllers)) {
       result = tighter(result, quota_up_to_root(mount + "/cpu", path, quota_v1));
       result = tighter(result, quota_up_to_root(mount + "/cpu,cpuacct", path, quota_v1));
     }
