@@ -54,8 +54,9 @@ def test_no_prompts_no_results(llm: LLM) -> None:
 
 
 def test_default_parameters_are_used_when_none_are_given(llm: LLM) -> None:
+    llm.engine.core.executor = ScriptedExecutor([30] * 20)
     (output,) = llm.generate("the")
-    assert len(output.outputs[0].token_ids) == SamplingParams().max_tokens
+    assert output.outputs[0].token_ids == [30] * 16
 
 
 def test_chat_renders_the_template_and_takes_one_conversation_or_many(llm: LLM) -> None:
@@ -370,7 +371,7 @@ def test_prompt_logprobs_of_a_single_token(llm: LLM) -> None:
 
 def test_seeds(llm: LLM) -> None:
     def text(seed: int | None) -> str:
-        return one(llm, "the", SamplingParams(temperature=1, seed=seed, max_tokens=20)).text
+        return one(llm, "the", SamplingParams(temperature=1, seed=seed, max_tokens=20, ignore_eos=True)).text
 
     assert text(5) == text(5)
     assert len({text(seed) for seed in range(10)}) == 10
