@@ -226,8 +226,8 @@ def test_other_threads_compute_without_signals(llm: LLM) -> None:
 def test_deferring_costs_little(llm: LLM) -> None:
     from octavo.engine.interrupts import deferred_interrupts
 
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(1000):
         with deferred_interrupts():
             pass
-    assert (time.perf_counter() - began) / 1000 < 100e-6
+    assert (time.process_time() - began) / 1000 < 100e-6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -189,19 +188,24 @@ def test_unknown_ids_are_ignored_and_used_ones_refused(llm: LLM) -> None:
     assert [delta.finish_reason for delta in run(llm)] == ["length"]
 
 
+def let_time_pass(llm: LLM, seconds: float) -> None:
+    scheduler = llm.engine.core.scheduler
+    clock = scheduler._clock
+    scheduler._clock = lambda: clock() + seconds
+
+
 def test_a_deadline_ends_a_request_with_what_it_has(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(max_num_seqs=1)
-    llm.engine.add_request("runs", "the", ENDLESS, deadline_s=0.05)
-    llm.engine.add_request("waits", "the", ENDLESS, deadline_s=0.01)
+    llm.engine.add_request("runs", "the", ENDLESS, deadline_s=500)
+    llm.engine.add_request("waits", "the", ENDLESS, deadline_s=600)
     llm.engine.add_request("stays", [5] * 9, SamplingParams(temperature=0, max_tokens=3))
-    outputs = {}
-    for delta in run(llm):
-        if delta.output is not None:
-            outputs[delta.request_id] = delta.output
-        time.sleep(0.001)
+    deltas = list(run(llm, 7))
+    let_time_pass(llm, 1000)
+    deltas += run(llm)
+    outputs = {delta.request_id: delta.output for delta in deltas if delta.output is not None}
     runs, waits, stays = outputs["runs"], outputs["waits"], outputs["stays"]
     assert runs.outputs[0].finish_reason == waits.outputs[0].finish_reason == "timeout"
-    assert len(runs.outputs[0].token_ids) > 0
+    assert len(runs.outputs[0].token_ids) == 7
     assert runs.outputs[0].text == llm.tokenizer.decode(runs.outputs[0].token_ids)
     assert waits.outputs[0].token_ids == []
     assert waits.metrics.ttft_s == 0.0
@@ -227,17 +231,12 @@ def test_the_queue_has_a_limit(make_llm: Callable[..., LLM]) -> None:
 
 def test_samples_of_a_request_that_runs_do_not_wait_in_the_queue(make_llm: Callable[..., LLM]) -> None:
     """``max_queue_time_s`` is for requests that nobody has begun; a long prompt of several samples is begun once."""
-    llm = make_llm(max_num_batched_tokens=1, max_num_seqs=1, max_queue_time_s=0.05)
-    llm.engine.add_request("a", [5] * 30, SamplingParams(n=1, max_tokens=2, temperature=0))
-    deltas = []
-    while llm.engine.has_unfinished_requests:
-        deltas += llm.engine.step()
-        time.sleep(0.003)
-    assert {delta.finish_reason for delta in deltas} == {None, "length"}
-    llm = make_llm(max_num_batched_tokens=2, max_num_seqs=2, max_queue_time_s=0.03)
-    llm.engine.add_request("b", [5] * 40, SamplingParams(n=2, max_tokens=2, temperature=0))
-    deltas = []
-    while llm.engine.has_unfinished_requests:
-        deltas += llm.engine.step()
-        time.sleep(0.003)
-    assert [len(sample.token_ids) for sample in deltas[-1].output.outputs] == [2, 2]  # type: ignore[union-attr]
+    llm = make_llm(max_num_batched_tokens=2, max_num_seqs=2, max_queue_time_s=500)
+    llm.engine.add_request("runs", [5] * 40, SamplingParams(n=3, max_tokens=2, temperature=0))
+    llm.engine.add_request("waits", [5] * 40, SamplingParams(max_tokens=2, temperature=0))
+    deltas = list(run(llm, 3))
+    let_time_pass(llm, 1000)
+    deltas += run(llm)
+    outputs = {delta.request_id: delta.output for delta in deltas if delta.output is not None}
+    assert [sample.finish_reason for sample in outputs["runs"].outputs] == ["length"] * 3
+    assert [sample.finish_reason for sample in outputs["waits"].outputs] == ["timeout"]
