@@ -95,6 +95,7 @@ def test_wrong_fields_are_named(http: httpx.Client, fields: dict[str, Any], mess
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": [[]]}, "the prompt is empty"),
         ({"prompt": ["a"] * 300}, "at most 256"),
+        ({"prompt": ["a"] * 200, "n": 10}, "200 prompts times n = 10 is more than 1024 choices"),
         ({"prompt": None}, "prompt"),
         ({"max_tokens": 0}, "max_tokens is 0, which makes sense with echo only"),
         ({"logprobs": 51}, "logprobs must be between 0 and 50"),
@@ -142,6 +143,7 @@ def test_unknown_paths_and_methods_have_the_same_shape(http: httpx.Client) -> No
 def test_other_content_types_are_refused(http: httpx.Client) -> None:
     response = http.post("/v1/completions", content=b"prompt=abc", headers={"content-type": "text/plain"})
     assert response.status_code == 400
+    assert "Content-Type: application/json" in response.json()["error"]["message"]
 
 
 def test_an_error_does_not_repeat_what_was_sent(http: httpx.Client) -> None:

@@ -114,28 +114,28 @@ def client_of_all(server: RunningServer) -> Iterator[httpx.Client]:
 
 
 def test_one_tenant_with_a_long_queue_does_not_starve_another(tiny_model_path: Path, tmp_path: Path) -> None:
-    """Alice has 30 requests in the queue before Bob sends his one: he waits for a few of them, not for all."""
+    """Alice has 20 requests in the queue before Bob sends his one: he waits for a few of them, not for all."""
     (tmp_path / "keys").write_text("".join(f"{name}:{key}\n" for name, key in KEYS.items()))
     options = ("--api-key-file", str(tmp_path / "keys"), "--max-num-seqs", "1", "--log-requests")
     ended: list[str] = []
-    with RunningServer("--model", str(tiny_model_path), *options) as running, ThreadPoolExecutor(31) as threads:
+    with RunningServer("--model", str(tiny_model_path), *options) as running, ThreadPoolExecutor(21) as threads:
 
         def ask(name: str) -> None:
-            body = {**LONG, "prompt": f"asked by {name}", "max_tokens": 150}
+            body = {**LONG, "prompt": f"asked by {name}", "max_tokens": 100}
             headers = {"authorization": f"Bearer {KEYS[name]}"}
             assert (
                 httpx.post(f"{running.url}/v1/completions", json=body, headers=headers, timeout=60).status_code == 200
             )
             ended.append(name)
 
-        asking = [threads.submit(ask, "alice") for _ in range(30)]
+        asking = [threads.submit(ask, "alice") for _ in range(20)]
         wait_until(
-            lambda: running.metric("octavo_requests", state="waiting") > 20 or ended, 20, "Alice's queue is long"
+            lambda: running.metric("octavo_requests", state="waiting") > 15 or ended, 20, "Alice's queue is long"
         )
         asking.append(threads.submit(ask, "bob"))
         for each in asking:
             each.result()
-    assert ended.index("bob") < 25, ended
+    assert ended.index("bob") < 16, ended
     assert any("asked by bob" in line for line in running.log)  # asked for with --log-requests
 
 

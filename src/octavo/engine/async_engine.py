@@ -219,7 +219,9 @@ class AsyncEngine:
         scheduler = replace(self.config.scheduler, max_waiting_requests=None)
         config = replace(self.config, scheduler=scheduler)
         core = await RemoteCore.start(config, self._on_message, self._on_end, self._command)
-        self.ready = core.ready
+        self.ready = ready = core.ready
+        size = f"{ready.num_blocks} KV blocks of {ready.block_size} tokens ({ready.kv_cache_bytes / 2**20:.0f} MiB)"
+        _logger.info("engine process %d: %s, requests of up to %d tokens", core.pid, size, ready.max_model_len)
         return core
 
     def _on_end(self) -> None:
@@ -244,8 +246,7 @@ class AsyncEngine:
         self._down_since_s = None
         self.last_progress_s = time.monotonic()
         self._is_searching = Blame.is_searching(each.blame for each in self._generations.values())
-        suspects_first = sorted(self._generations.values(), key=lambda each: -each.blame.num_deaths)
-        self._unsent = suspects_first
+        self._unsent = sorted(self._generations.values(), key=lambda each: -each.blame.num_deaths)  # suspects first
         self._send_more()
 
     async def _start_again(self) -> RemoteCore:
@@ -267,10 +268,10 @@ class AsyncEngine:
     def _send_more(self) -> None:
         """Send what waits; one at a time while the guilty one is looked for."""
         while self._unsent and self._core is not None:
-            if self._is_searching:
-                self._is_searching = Blame.is_searching(each.blame for each in self._generations.values())
-                if any(each.is_sent and not each.blame.has_progressed for each in self._generations.values()):
-                    return
+            everybody = self._generations.values()
+            self._is_searching = self._is_searching and Blame.is_searching(each.blame for each in everybody)
+            if self._is_searching and any(each.is_sent and not each.blame.has_progressed for each in everybody):
+                return
             generation = self._unsent.pop(0)
             if generation.request_id in self._generations:
                 generation.is_sent = True

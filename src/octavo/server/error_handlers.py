@@ -111,6 +111,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def _invalid_fields(error: RequestValidationError) -> ApiError:
     """The first few problems; what the caller sent is not repeated."""
+    if isinstance(error.body, bytes):
+        return ApiError(400, "the body must be JSON, sent with the header Content-Type: application/json")
     problems, param = [], None
     for problem in error.errors()[:3]:
         place = [str(part)[:80] for part in problem["loc"] if part != "body"]

@@ -47,7 +47,9 @@ class ServerMetrics(EngineObserver):
         self._generated = Counter("octavo_generated_tokens", "Tokens of finished requests", registry=registry)
         self._blocks = Gauge("octavo_kv_cache_blocks", "Blocks of the KV cache", ["state"], registry=registry)
         self._blocks.labels("free").set(engine.ready.num_blocks)
-        self._restarts = Counter("octavo_engine_restarts", "Engine processes that were started to replace another", registry=registry)
+        self._restarts = Counter(
+            "octavo_engine_restarts", "Engine processes that were started to replace another", registry=registry
+        )
         Gauge("octavo_engine_up", "Whether there is an engine", registry=registry).set_function(
             lambda: engine.pid is not None
         )

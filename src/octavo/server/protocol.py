@@ -15,7 +15,8 @@ from octavo.errors import RequestError
 from octavo.sampling_params import SamplingParams
 
 MAX_PROMPTS = 256
-"""In one completion request."""
+MAX_CHOICES = 1024
+"""In one completion request: prompts, and prompts times ``n``."""
 MAX_STOP_STRINGS = 16
 
 _NOTHING: tuple[object, ...] = (None,)
@@ -218,6 +219,8 @@ class CompletionRequest(RequestFields):
             raise ValueError("max_tokens is 0, which makes sense with echo only")
         if len(self.prompts()) > MAX_PROMPTS:
             raise ValueError(f"prompt has {len(self.prompts())} prompts; at most {MAX_PROMPTS} are possible")
+        if len(self.prompts()) * (self.n or 1) > MAX_CHOICES:
+            raise ValueError(f"{len(self.prompts())} prompts times n = {self.n} is more than {MAX_CHOICES} choices")
         if not self.prompts():
             raise ValueError("prompt is empty; give at least one")
         return self
