@@ -86,9 +86,11 @@ class Engine:
         file = folder / f"{self.name}.npy"
         if not self.process.ask({"token_ids": token_ids.tolist(), "file": str(file)})["has_logits"]:
             return
-        actual = np.load(file)
+        actual = np.load(file).astype(np.float64)
+        likeliest = expected.argmax(axis=1, keepdims=True)  # log probabilities are shifted logits: shift them back
+        actual += np.take_along_axis(expected - actual, likeliest, axis=1)
         self.mean_kl = float(kl_divergence(expected, actual).mean())
-        self.top1_agreement = float((expected.argmax(axis=1) == actual.argmax(axis=1)).mean())
+        self.top1_agreement = float((likeliest[:, 0] == actual.argmax(axis=1)).mean())
 
 
 def random_prompts(generator: random.Random, count: int, num_tokens: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from peer import serve
 
-MAX_SEQUENCES, CONTEXT, BATCH = 64, 32_768, 2048
+MAX_SEQUENCES, TOKENS_PER_SEQUENCE, BATCH = 64, 1024, 2048
 
 
 class LlamaCpp:
@@ -22,9 +22,9 @@ class LlamaCpp:
         llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
         self._model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT, BATCH, 512
+        params.n_ctx, params.n_batch, params.n_ubatch = MAX_SEQUENCES * TOKENS_PER_SEQUENCE, BATCH, 512
         params.n_seq_max = MAX_SEQUENCES
-        params.kv_unified = True
+        params.kv_unified = False  # its header recommends this for sequences with nothing in common
         params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         self._num_vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))

@@ -10,6 +10,7 @@ builds have a ``+cpu`` in their version: pip finds them on an index that you hav
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import venv
@@ -24,6 +25,12 @@ REQUIREMENTS = {
 UNWANTED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
 """PyPI's builds of these are for CUDA and fail beside a CPU build of torch; text models do without them."""
 
+BUILD_SETTINGS = {
+    "llama-cpp": {"CMAKE_ARGS": "-DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS='-fno-dse -fno-tree-dse'"},
+}
+"""GCC 12 deletes the stores to llama.cpp's AMX tile configuration as dead, and its first product of matrices ends in a
+segmentation fault; without that optimisation it runs."""
+
 
 def set_up(folder: Path, name: str) -> None:
     """One environment. It counts as made when the file ``complete`` is in it."""
@@ -33,7 +40,8 @@ def set_up(folder: Path, name: str) -> None:
         return
     venv.create(environment, clear=True, with_pip=True)
     pip = [environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", *REQUIREMENTS[name]], check=True)
+    settings = {**os.environ, **BUILD_SETTINGS.get(name, {})}
+    subprocess.run([*pip, "install", *REQUIREMENTS[name]], check=True, env=settings)
     if name in UNWANTED:
         subprocess.run([*pip, "uninstall", "--yes", *UNWANTED[name]], check=True)
     (environment / "complete").touch()
