@@ -14,6 +14,7 @@ from octavo.errors import ConfigError
 from octavo.executor.cache_sizing import choose_num_blocks
 from octavo.executor.model_executor import ModelExecutor
 from octavo.kvcache.manager import PagedKVCacheManager
+from octavo.kvcache.policies.registry import create_policy
 from octavo.models.config import ModelConfig
 from octavo.models.registry import build_model
 from octavo.scheduler.scheduler import Scheduler
@@ -63,7 +64,10 @@ def build_engine(config: EngineConfig) -> BuiltEngine:
         max_model_len=max_model_len,
     )
     manager = PagedKVCacheManager(
-        num_blocks, config.cache.block_size, enable_prefix_caching=config.cache.enable_prefix_caching
+        num_blocks,
+        config.cache.block_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        policy=create_policy(config.cache.eviction_policy, num_blocks, config.cache.block_size),
     )
     core = EngineCore(Scheduler(config.scheduler, manager, max_model_len), executor)
     eos_token_ids = frozenset(model_config.eos_token_ids) | frozenset(tokenizer.eos_token_ids)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.kvcache.block import KVCacheBlock
-from octavo.kvcache.eviction import EvictionPolicy, LRUPolicy
+from octavo.kvcache.eviction import EvictionPolicy
 from octavo.kvcache.free_queue import FreeQueue
+from octavo.kvcache.policies.lru import LRUPolicy
 from octavo.kvcache.prefix_cache import PrefixCache
 
 
@@ -17,6 +18,7 @@ class BlockPool:
 
     Attributes:
         blocks: all blocks, by id.
+        policy: who chooses the cached block to give up.
         cache: the tree of cached prefixes.
         num_held: blocks with a reference.
         num_evictions: cached blocks given up so far.
@@ -27,7 +29,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
-        self.free_queue = FreeQueue(self.blocks, policy if policy is not None else LRUPolicy())
+        self.policy: EvictionPolicy = policy if policy is not None else LRUPolicy()
+        self.free_queue = FreeQueue(self.blocks, self.policy)
         self.cache = PrefixCache()
         self.num_held = 0
         self.num_evictions = 0
@@ -39,7 +42,7 @@ class BlockPool:
 
     def get_num_cached_blocks(self) -> int:
         """Blocks that nobody holds, but a request may find in the prefix cache."""
-        return len(self.free_queue.policy)
+        return len(self.policy)
 
     def allocate_block(self) -> KVCacheBlock | None:
         """A blank block with one reference, evicting a cached one if need be; ``None`` if all are held."""
@@ -79,13 +82,13 @@ class BlockPool:
     def drop_cached(self, block: KVCacheBlock) -> None:
         """Make a cached block blank now. It must have no children and no holder."""
         assert block.ref_count == 0, block
-        self.free_queue.remove(block)
+        self.free_queue.drop(block)
         self.cache.remove(block)
         self.free_queue.push_blank(block)
 
     def audit(self) -> str | None:
         """Compare the counts in O(1); returns what is wrong."""
-        num_blank, num_cached = len(self.free_queue.blank), len(self.free_queue.policy)
+        num_blank, num_cached = len(self.free_queue.blank), len(self.policy)
         if num_blank + num_cached + self.num_held != self.num_blocks:
             return f"{num_blank} blank + {num_cached} cached + {self.num_held} held blocks are not {self.num_blocks}"
         if not num_cached <= self.cache.num_blocks <= num_cached + self.num_held:
@@ -95,7 +98,7 @@ class BlockPool:
     def rebuild(self, references: Mapping[KVCacheBlock, int]) -> None:
         """Make every account follow from the true references; the prefix cache starts empty."""
         self.cache = PrefixCache()
-        self.free_queue.policy.clear()
+        self.policy.clear()
         for block in self.blocks:
             block.ref_count = references.get(block, 0)
             block.parent, block.next_same_hash = None, None
@@ -105,7 +108,7 @@ class BlockPool:
 
     def check_integrity(self) -> None:
         """Compare the whole pool with its own accounts. O(num_blocks). Raises ``AssertionError`` with the numbers."""
-        blank, cached = set(self.free_queue.blank), set(self.free_queue.policy)
+        blank, cached = set(self.free_queue.blank), set(self.policy)
         held = {block for block in self.blocks if block.ref_count > 0}
         assert len(blank) == len(self.free_queue.blank), "a block is twice on the free list"
         assert len(blank) + len(cached) + len(held) == self.num_blocks, (len(blank), len(cached), len(held))

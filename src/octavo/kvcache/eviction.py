@@ -1,25 +1,55 @@
-"""Which cached block to give up when a blank one is needed."""
+"""What the block pool asks of an eviction policy."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.kvcache.block import KVCacheBlock
 
 
-class EvictionPolicy(Protocol):
-    """Keeps the cached blocks that nobody holds. A block may be evicted only when it has no cached children.
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the engine knows of a request that gives its blocks back.
 
-    The pool calls ``add`` for the blocks of a request from its last to its first, so children come before parents.
+    Attributes:
+        num_output_tokens: tokens generated so far.
+        ending: why: a finish reason, ``"tool_calls"``, ``"preempted"``; ``None`` where nobody knows. One of a few
+            fixed words, for a policy may remember each.
     """
+
+    num_output_tokens: int = 0
+    ending: str | None = None
+
+
+class EvictionPolicy(Protocol):
+    """Keeps the cached blocks that nobody holds, and chooses among those without cached children.
+
+    The pool calls ``add`` for the blocks of a request from its last to its first, so children come before parents; it
+    calls ``remove`` for a parent before its child. So a held block never continues one that is not held.
+    """
+
+    learns: bool
+    """Whether to call ``begin`` and ``end``: once for each time that a request runs, never per step."""
+
+    def begin(self, request_id: str, chain: Sequence[int], now_s: float) -> None:
+        """A request is about to be given its blocks. ``chain``: prefix hashes of its full blocks, cached or not."""
+
+    def end(self, request_id: str, blocks: Sequence[KVCacheBlock], turn: Turn, now_s: float) -> None:
+        """A request is about to give its blocks back. ``blocks``: those in the prefix cache, from the first token on.
+
+        A fork ends without having begun.
+        """
 
     def add(self, block: KVCacheBlock) -> None:
         """Nobody holds the block any more."""
 
     def remove(self, block: KVCacheBlock) -> None:
         """Somebody holds the block again."""
+
+    def drop(self, block: KVCacheBlock) -> None:
+        """The block, which has no children, leaves the cache although it was not chosen."""
 
     def evict(self) -> KVCacheBlock:
         """Choose a block without children and forget it. Called only when there is one."""
@@ -30,36 +60,3 @@ class EvictionPolicy(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[KVCacheBlock]: ...
-
-
-class LRUPolicy:
-    """Least recently used first; of one request, the last block first.
-
-    Why the oldest never has a cached child: a child can be held or touched only together with its parent, and is
-    always released before it.
-    """
-
-    def __init__(self) -> None:
-        self._queue: OrderedDict[KVCacheBlock, None] = OrderedDict()
-
-    def add(self, block: KVCacheBlock) -> None:
-        """The block becomes the newest."""
-        self._queue[block] = None
-
-    def remove(self, block: KVCacheBlock) -> None:
-        """Take it out, wherever it stands."""
-        del self._queue[block]
-
-    def evict(self) -> KVCacheBlock:
-        """The oldest."""
-        return self._queue.popitem(last=False)[0]
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._queue.clear()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[KVCacheBlock]:
-        return iter(self._queue)

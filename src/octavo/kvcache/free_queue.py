@@ -34,6 +34,10 @@ class FreeQueue:
         """Take a cached block out: somebody holds it again."""
         self.policy.remove(block)
 
+    def drop(self, block: KVCacheBlock) -> None:
+        """Take a cached block out: it is leaving the prefix cache."""
+        self.policy.drop(block)
+
     def pop_blanks(self, most: int) -> list[KVCacheBlock]:
         """Up to so many blank blocks; the last freed comes first."""
         blank = self.blank

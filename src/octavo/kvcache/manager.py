@@ -19,7 +19,7 @@ from octavo.kvcache import block_hash
 from octavo.kvcache.block import KVCacheBlock
 from octavo.kvcache.block_pool import BlockPool
 from octavo.kvcache.block_table import BlockTable
-from octavo.kvcache.eviction import EvictionPolicy
+from octavo.kvcache.eviction import EvictionPolicy, Turn
 from octavo.kvcache.prefix_cache import TOKEN_BYTES
 from octavo.namespace import DEFAULT_NAMESPACE, Namespace
 
@@ -58,6 +58,7 @@ class Pin:
 
 
 NO_MATCH = PrefixMatch([], None, 0, 0)
+UNKNOWN_TURN = Turn()
 
 
 class PagedKVCacheManager:
@@ -124,12 +125,18 @@ class PagedKVCacheManager:
             self._note_update(request_id, num_before, table[num_before:])
         return table
 
-    def free(self, request_id: str) -> None:
-        """Give back all blocks of a request, the last first, so that the cache loses ends before beginnings."""
+    def free(self, request_id: str, turn: Turn = UNKNOWN_TURN) -> None:
+        """Give back all blocks of a request, the last first, so that the cache loses ends before beginnings.
+
+        Args:
+            turn: what the eviction policy may learn from.
+        """
         table = self._tables.pop(request_id)
         self._updates.pop(request_id, None)
-        free_block = self.block_pool.free_block
+        pool, free_block = self.block_pool, self.block_pool.free_block
         self._undo_copies(table)
+        if pool.policy.learns:
+            pool.policy.end(request_id, table.blocks[: table.num_indexed], turn, pool.now_s)
         for block in reversed(table.blocks):
             free_block(block)
 
@@ -147,8 +154,18 @@ class PagedKVCacheManager:
         """The longest cached prefix of ``token_ids``; never all of them, for the last one's logits are wanted."""
         return self._match(token_ids[:-1], namespace) if self.enable_prefix_caching else NO_MATCH
 
-    def admit(self, request_id: str, num_tokens: int, match: PrefixMatch, namespace: Namespace) -> int | None:
+    def admit(
+        self,
+        request_id: str,
+        num_tokens: int,
+        match: PrefixMatch,
+        namespace: Namespace,
+        token_ids: array[int] | None = None,
+    ) -> int | None:
         """Give a new request its blocks: the match's full blocks shared, its partial block copied, the rest blank.
+
+        Args:
+            token_ids: its tokens so far, for an eviction policy that learns.
 
         Returns:
             Tokens that need not be computed (fewer than matched if the partial block could not be kept for the copy),
@@ -160,6 +177,8 @@ class PagedKVCacheManager:
         num_free = pool.get_num_free_blocks() - sum(block.ref_count == 0 for block in match.blocks)
         if num_new > num_free:
             return None
+        if token_ids is not None and pool.policy.learns and self.enable_prefix_caching:
+            pool.policy.begin(request_id, self._hash_chain(token_ids, match, namespace), pool.now_s)
         table = self._tables[request_id] = BlockTable(namespace)
         for block in match.blocks:
             pool.hold_block(block)
@@ -358,6 +377,17 @@ class PagedKVCacheManager:
         rest = data[num_full * TOKEN_BYTES : (num_full + size) * TOKEN_BYTES]
         partial, shared = self.block_pool.cache.find_longest(parent, rest)
         return PrefixMatch(blocks, partial, shared, num_full + shared)
+
+    def _hash_chain(self, token_ids: array[int], match: PrefixMatch, namespace: Namespace) -> list[int]:
+        """Prefix hashes of all full blocks of the tokens; the match knows the first ones."""
+        chain = [block.prefix_hash for block in match.blocks]
+        last = chain[-1] if chain else block_hash.hash_namespace(namespace)
+        step = self.block_size * TOKEN_BYTES
+        data = token_ids[len(chain) * self.block_size :].tobytes()
+        for start in range(0, len(data) - step + 1, step):
+            last = block_hash.hash_block(last, data[start : start + step])
+            chain.append(last)
+        return chain
 
     def _count_references(self) -> Counter[KVCacheBlock]:
         """How often each block is held by tables, pins and planned copies."""

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 
 from octavo.config import SchedulerConfig
 from octavo.errors import QueueFullError, RequestError, RequestTooLargeError
+from octavo.kvcache.eviction import Turn
 from octavo.kvcache.manager import NO_MATCH, PagedKVCacheManager, Pin
 from octavo.namespace import Namespace
 from octavo.request import Request, RequestStatus
@@ -305,7 +306,7 @@ class Scheduler:
         num_new = -(-request.num_tokens // manager.block_size) - len(match.blocks)
         if self.running and not self.forecast.fits(request, num_new, pool.num_held, pool.num_blocks, self._step):
             return None
-        return manager.admit(request.request_id, request.num_tokens, match, request.namespace)
+        return manager.admit(request.request_id, request.num_tokens, match, request.namespace, request.token_ids)
 
     def _schedule_chunk(self, request: Request, output: SchedulerOutput, budget: int) -> int:
         start, num_missing = request.num_computed_tokens, request.num_tokens - request.num_computed_tokens
@@ -405,7 +406,7 @@ class Scheduler:
         request.max_blocks = max(request.max_blocks, num_blocks)
 
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
-        self._release(request)
+        self._release(request, "preempted")
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
         self.waiting.push(request)
@@ -414,7 +415,7 @@ class Scheduler:
 
     def _end(self, request: Request, reason: str) -> None:
         if request.status is RequestStatus.RUNNING:
-            self._release(request)
+            self._release(request, reason)
         for fork in request.forks:  # the parent went before the prompt was complete: they compute it themselves
             del self._parents[fork.request_id]
             self.waiting.push(fork)
@@ -425,11 +426,11 @@ class Scheduler:
         request.status, request.finish_reason = RequestStatus.FINISHED, reason
         self.stats.num_finished += 1
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: Request, reason: str) -> None:
         """Take slot and blocks away; what was computed stays findable."""
         self.waiting.charge(request)
         self.manager.cache_tail(request.request_id, request.token_ids, request.num_computed_tokens)
-        self.manager.free(request.request_id)
+        self.manager.free(request.request_id, Turn(request.num_output_tokens, reason))
         self.forecast.remove(request)
         del self.running[request.request_id]
         if request in self._prefills:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.kvcache.eviction import EvictionPolicy, LRUPolicy
+from octavo.kvcache.eviction import EvictionPolicy
 from octavo.kvcache.manager import PagedKVCacheManager
+from octavo.kvcache.policies.lru import LRUPolicy
 from octavo.request import Request
 from octavo.scheduler.scheduler import Scheduler
 from octavo.simulator.clock import VirtualClock

@@ -1,0 +1,21 @@
+"""Eviction policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from octavo.kvcache.eviction import EvictionPolicy
+from octavo.kvcache.policies.lru import LRUPolicy
+from octavo.kvcache.policies.reuse import ReusePolicy
+
+_POLICIES: dict[str, Callable[[int, int], EvictionPolicy]] = {
+    "lru": lambda num_blocks, block_size: LRUPolicy(),
+    "reuse": ReusePolicy,
+}
+
+POLICY_NAMES = tuple(_POLICIES)
+
+
+def create_policy(name: str, num_blocks: int, block_size: int) -> EvictionPolicy:
+    """A fresh policy for a pool of ``num_blocks`` blocks of ``block_size`` tokens; ``name`` is in ``POLICY_NAMES``."""
+    return _POLICIES[name](num_blocks, block_size)
