@@ -1,0 +1,123 @@
+"""How much of the possible does each eviction policy hit? Real traces through the engine's own KV cache manager.
+
+    python benchmarks/cache_policies.py TRACES_FOLDER [--policies lru,reuse] [--traces agents-a,chat]
+        [--percent 1,2,5,10,20] [--plot FILE.png] [--json]
+
+A cell is the share of all prompt tokens that were found in the cache, with a pool of so many percent of the trace's
+distinct blocks (512 tokens each). ``optimum`` is what no policy can exceed, for it knows the future. The last column
+is the mean share of the optimum. Nothing here is timed: the figures are the same on every machine, up to ties.
+
+The folder holds ``conversation_trace.jsonl.gz`` and ``synthetic_trace.jsonl.gz`` (Mooncake, github
+kvcache-ai/Mooncake, ``FAST25-release/traces``, gzipped) and ``claude_code_sessions.jsonl.gz`` (github
+callanjfox/kv-cache-tester, one line for each session). ``reuse`` was tuned on ``agents-a``, ``chat`` and
+``synthetic``; ``agents-b`` is for judging. ``--plot`` needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from cache_replay.optimum import optimum
+from cache_replay.replay import replay
+from cache_replay.traces import BLOCK_TOKENS, TRACES, TraceRequest
+from rows import Row, Value, print_rows
+
+from octavo.kvcache.policies.registry import POLICY_NAMES, create_policy
+
+OPTIMUM = "optimum"
+COLOURS = ("#777777", "#1f5fa8", "#2c7a3f", "#8a5fa8", "#a8821f", "#c45a11")
+
+
+def hit_rates(requests: list[TraceRequest], policy: str, capacities: list[int]) -> list[float]:
+    """Token hit rate in percent for each capacity, in blocks."""
+    num_tokens = sum(request.num_tokens for request in requests)
+    rates = []
+    for capacity in capacities:
+        if policy == OPTIMUM:
+            num_hits = optimum([request.blocks for request in requests], capacity)
+        else:
+            num_hits = replay(requests, capacity, create_policy(policy, capacity, BLOCK_TOKENS))
+        rates.append(100 * num_hits * BLOCK_TOKENS / num_tokens)
+    return rates
+
+
+def measure(folder: Path, traces: list[str], policies: list[str], percents: list[float]) -> list[Row]:
+    rows: list[Row] = []
+    for trace in traces:
+        requests = TRACES[trace](folder)
+        num_distinct = len({block for request in requests for block in request.blocks})
+        capacities = [max(1, int(num_distinct * percent / 100)) for percent in percents]
+        best = hit_rates(requests, OPTIMUM, capacities)
+        for policy in [*policies, OPTIMUM]:
+            rates = best if policy == OPTIMUM else hit_rates(requests, policy, capacities)
+            share = 100 * fmean(rate / most for rate, most in zip(rates, best, strict=True))
+            row: dict[str, Value] = {"trace": trace, "policy": policy}
+            row |= {f"{percent:g} %": round(rate, 2) for percent, rate in zip(percents, rates, strict=True)}
+            rows.append(row | {"share_of_optimum": round(share, 2)})
+    for policy in policies:
+        shares = [float(str(row["share_of_optimum"])) for row in rows if row["policy"] == policy]
+        rows.append({"trace": "all", "policy": policy, "share_of_optimum": round(fmean(shares), 2)})
+    return rows
+
+
+def draw(rows: list[Row], percents: list[float], path: Path) -> None:
+    """One panel for each trace; lines carry their names."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    traces = list(dict.fromkeys(str(row["trace"]) for row in rows if row["trace"] != "all"))
+    figure = Figure(figsize=(5 * len(traces), 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels: Any = figure.subplots(1, len(traces), squeeze=False)[0]
+    for axes, trace in zip(panels, traces, strict=True):
+        axes.set_title(f"{trace}: prompt tokens found in the cache, %", loc="left", fontsize=10)
+        axes.set_xscale("log")
+        axes.set_xticks(percents, [f"{percent:g}" for percent in percents])
+        axes.minorticks_off()
+        axes.set_xlabel("pool, % of the trace's distinct blocks")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        lines = [row for row in rows if row["trace"] == trace]
+        for number, row in enumerate(lines):
+            colour = "black" if row["policy"] == OPTIMUM else COLOURS[number % len(COLOURS)]
+            rates = [float(str(row[f"{percent:g} %"])) for percent in percents]
+            axes.plot(percents, rates, color=colour, linewidth=1.8)
+            at = number * (len(percents) - 1) // max(len(lines) - 1, 1)  # names spread along the axis
+            axes.annotate(str(row["policy"]), (percents[at], rates[at]), color=colour, fontsize=9, weight="bold")
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder with the traces")
+    parser.add_argument("--policies", default=",".join(POLICY_NAMES), help=f"default: {','.join(POLICY_NAMES)}")
+    parser.add_argument("--traces", default=",".join(TRACES), help=f"default: {','.join(TRACES)}")
+    parser.add_argument("--percent", default="1,2,5,10,20", help="pool sizes, in %% of distinct blocks")
+    parser.add_argument("--plot", type=Path, help="draw a picture into this PNG file")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    arguments = parser.parse_args()
+    policies, traces = arguments.policies.split(","), arguments.traces.split(",")
+    for kind, names, known in (("policy", policies, POLICY_NAMES), ("trace", traces, tuple(TRACES))):
+        for name in names:
+            if name not in known:
+                parser.error(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+    percents = [float(percent) for percent in arguments.percent.split(",")]
+    rows = measure(arguments.folder, traces, policies, percents)
+    columns = {"trace": "trace", "policy": "policy"} | {f"{percent:g} %": f"{percent:g} %" for percent in percents}
+    columns["share_of_optimum"] = "share of optimum, %"
+    if arguments.json:
+        print_rows(rows, columns, as_json=True)
+    else:  # two decimals: policies differ by less than one percent
+        texts = [
+            {key: f"{value:.2f}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
+        ]
+        print_rows(texts, columns, as_json=False)
+    if arguments.plot is not None:
+        draw(rows, percents, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
