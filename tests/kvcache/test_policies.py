@@ -13,6 +13,7 @@ from octavo.errors import ConfigError
 from octavo.kvcache import block_hash
 from octavo.kvcache.eviction import EvictionPolicy, Turn
 from octavo.kvcache.manager import PagedKVCacheManager
+from octavo.kvcache.policies.gdsf import GDSFPolicy
 from octavo.kvcache.policies.registry import POLICY_NAMES, create_policy
 from octavo.kvcache.policies.reuse import REMEMBERED, ReusePolicy
 from octavo.kvcache.policies.reuse_model import AGE_BINS, HazardModel
@@ -31,13 +32,13 @@ def run_machine(policy: str, max_examples: int) -> None:
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_invariants_hold_through_random_lives(policy: str) -> None:
-    run_machine(policy, max_examples=40)
+    run_machine(policy, max_examples=30)
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_invariants_hold_when_hashes_collide(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_hash, "hash_block", lambda parent_hash, tokens: hash(tokens) % 5)
-    run_machine(policy, max_examples=20)
+    run_machine(policy, max_examples=15)
 
 
 class Cache:
@@ -75,6 +76,46 @@ def test_lru_evicts_the_least_recently_used_and_ends_first() -> None:
     assert cache.cached() == "abce"
     assert cache.serve("fg") == 0
     assert cache.cached() == "aefg"
+
+
+def test_sieve_spares_what_was_used_and_does_not_trust_the_new() -> None:
+    """The hand clears ``a``, takes ``b``, ``c`` and then ``d``, which nobody has used; LRU takes ``a`` instead."""
+    cached = {}
+    for policy in ("sieve", "lru"):
+        cache = Cache(policy, 3)
+        for letter in "abcadef":
+            cache.serve(letter)
+        cached[policy] = cache.cached()
+    assert cached == {"sieve": "aef", "lru": "def"}
+
+
+def test_s3_fifo_keeps_what_passed_probation_through_a_scan() -> None:
+    """``a`` was used on probation; ``b`` failed it, was remembered, and came back: neither goes for the others."""
+    cache = Cache("s3-fifo", 10)
+    for letter in "abcdefghij" + "a" + "k":
+        cache.serve(letter)
+    assert cache.cached() == "acdefghijk"
+    assert cache.serve("b") == 0
+    for letter in "lmnopqrstuvwxyz":
+        cache.serve(letter)
+    assert cache.cached() == "ab" + "stuvwxyz"
+
+
+def test_gdsf_keeps_what_is_used_often_until_the_clock_has_passed_it() -> None:
+    cache = Cache("gdsf", 4)
+    for letter in "aaabcdefg":
+        cache.serve(letter)
+    assert cache.cached() == "aefg"
+    for letter in "hijklmnopq":
+        cache.serve(letter)
+    assert cache.cached() == "nopq"
+
+
+def test_gdsf_keeps_the_deeper_block_for_it_is_dearer() -> None:
+    cache = Cache(GDSFPolicy(block_size=30000), 3)
+    for prompt in ("xy", "z", "w"):
+        cache.serve(prompt)
+    assert cache.cached() == "wxy"
 
 
 def test_reuse_keeps_what_comes_back_over_newer_blocks_that_never_do() -> None:
