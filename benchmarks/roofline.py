@@ -24,6 +24,7 @@ COLOURS = {
     "transformers": "#8d6e63",
 }
 PREFILL_TOKENS = 512
+LABEL_DISTANCE = 1.22
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -34,6 +35,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def points_of(engine: dict[str, Any]) -> dict[int, float]:
     """Tokens per pass → tokens per second of decode, from a row of compare/run.py."""
     return {int(key.removeprefix("decode_")): value for key, value in engine.items() if key.startswith("decode_")}
+
+
+def spread(heights: dict[str, float]) -> dict[str, float]:
+    """Heights of labels: as near to the given ones as a distance that can be read allows, lowest first."""
+    placed: dict[str, float] = {}
+    lowest = 0.0
+    for name, height in sorted(heights.items(), key=lambda item: item[1]):
+        placed[name] = max(height, lowest)
+        lowest = placed[name] * LABEL_DISTANCE
+    return placed
 
 
 def draw(rows: list[dict[str, Any]], engines: list[dict[str, Any]], path: Path) -> None:
@@ -58,17 +69,19 @@ def draw(rows: list[dict[str, Any]], engines: list[dict[str, Any]], path: Path) 
     decode = {row["streams"]: row["decode_tokens_per_s"] for row in rows}
     octavo = {"engine": "octavo", "prefill_tokens_per_s": first["prefill_tokens_per_s"]}
     octavo |= {f"decode_{streams}": value for streams, value in decode.items()}
-    for engine in [octavo, *(engine for engine in engines if engine["engine"] != "octavo")]:
-        name, points = engine["engine"], points_of(engine)
-        width = 2.5 if name == "octavo" else 1.2
-        axes.plot(list(points), list(points.values()), "o-", color=COLOURS[name], linewidth=width, markersize=4)
-        axes.plot(PREFILL_TOKENS, engine["prefill_tokens_per_s"], "s", color=COLOURS[name])
-        last = max(points)
-        axes.annotate(name, (last, points[last]), (8, 0), textcoords="offset points", va="center", color=COLOURS[name])
-        axes.annotate(
-            name, (PREFILL_TOKENS, engine["prefill_tokens_per_s"]), (8, 0), textcoords="offset points", va="center",
-            color=COLOURS[name],
-        )  # fmt: skip
+    every = [octavo, *(engine for engine in engines if engine["engine"] != "octavo")]
+    for engine in every:
+        points, colour = points_of(engine), COLOURS[engine["engine"]]
+        width = 2.5 if engine is octavo else 1.2
+        axes.plot(list(points), list(points.values()), "o-", color=colour, linewidth=width, markersize=4)
+        axes.plot(PREFILL_TOKENS, engine["prefill_tokens_per_s"], "s", color=colour)
+    last = max(decode)
+    for at, values in (
+        (last, {engine["engine"]: points_of(engine)[last] for engine in every}),
+        (PREFILL_TOKENS, {engine["engine"]: engine["prefill_tokens_per_s"] for engine in every}),
+    ):
+        for name, height in spread(values).items():
+            axes.text(at * 1.1, height, name, va="center", color=COLOURS[name])
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = [*decode, PREFILL_TOKENS]
