@@ -1,9 +1,9 @@
 # Functions that define targets with the project's flags.
 
 # Rounding is part of the contract: no fast-math, and a multiply is fused with an add only where the source says fma.
-# Sanitizers look at what a kernel touches, not at its speed, and make -O3 compile for minutes.
+# Sanitizers look at what a kernel touches, not at its speed, and make optimisation take minutes.
 if(OCTAVO_SANITIZE)
-  set(optimization -O1)
+  set(optimization -O0)
 else()
   set(optimization -O3)
 endif()
