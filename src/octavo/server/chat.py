@@ -37,7 +37,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     head = {"id": request_id, "object": "chat.completion", "created": int(time.time()), "model": server.model_name}
     if body.stream:
         head["object"] = "chat.completion.chunk"
-        return EventStream(_events(body, generation, head), server.settings.send_timeout_s)
+        return EventStream(_events(body, generation, head), server.pace, server.settings.send_timeout_s)
     (output,) = await until_client_leaves(request, whole_outputs([generation]))
     server.log_output(request_id, output)
     choices = [_choice(body, sample) for sample in output.outputs]

@@ -53,7 +53,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     writer = _ChoiceWriter(server, body)
     head = {"id": completion_id, "object": "text_completion", "created": int(time.time()), "model": server.model_name}
     if body.stream:
-        return EventStream(_events(body, generations, head, writer), server.settings.send_timeout_s)
+        return EventStream(_events(body, generations, head, writer), server.pace, server.settings.send_timeout_s)
     outputs = await until_client_leaves(request, whole_outputs(generations))
     for output in outputs:
         server.log_output(output.request_id, output)

@@ -23,6 +23,27 @@ _HEADERS = [
 ]
 
 
+MAX_EVENTS_PER_S = 2000
+"""Of all streams together: each event is a system call and a wake-up of the client, which a fast engine feels."""
+
+
+class Pace:
+    """Keeps streams from taking the machine away from the engine.
+
+    While few tokens come, each is an event of its own. Beyond :data:`MAX_EVENTS_PER_S`, every stream waits for its
+    share of time between two events, and what comes meanwhile goes out together: at 32 streams that is 16 ms.
+    """
+
+    def __init__(self) -> None:
+        self.num_streams = 0
+
+    async def keep(self, last_s: float) -> None:
+        """Wait until a stream whose last event was at ``last_s``, on the loop's clock, may send the next."""
+        early_s = last_s + self.num_streams / MAX_EVENTS_PER_S - asyncio.get_running_loop().time()
+        if early_s > 0:
+            await asyncio.sleep(early_s)
+
+
 class EventStream(Response):
     """Server-sent events.
 
@@ -31,27 +52,32 @@ class EventStream(Response):
     closed, which ends the request.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], send_timeout_s: float) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], pace: Pace, send_timeout_s: float) -> None:
         super().__init__()
         self._events = events
+        self._pace = pace
         self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until they end, or until the client leaves or takes nothing for too long."""
+        self._pace.num_streams += 1
         try:
             await race_with_departure(receive, self._send_all(send))
         except ClientLeftError:
             return
         finally:
+            self._pace.num_streams -= 1
             await self._events.aclose()
 
     async def _send_all(self, send: Send) -> None:
-        is_started = False
+        is_started, last_s = False, 0.0
         try:
             async for event in self._events:
                 if not is_started:
                     is_started = True
                     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await self._pace.keep(last_s)
+                last_s = asyncio.get_running_loop().time()
                 await self._send(send, event, more=True)
         except Exception as error:
             if not is_started or isinstance(error, ClientLeftError):

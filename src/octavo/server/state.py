@@ -22,6 +22,7 @@ from octavo.server.error_handlers import ApiError
 from octavo.server.metrics import ServerMetrics
 from octavo.server.protocol import RequestFields
 from octavo.server.settings import ServerSettings
+from octavo.server.sse import Pace
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class ServerState:
 
     Attributes:
         is_draining: no new work is taken.
+        pace: of all streams.
         created: when the model came up, seconds since 1970.
     """
 
@@ -44,6 +46,7 @@ class ServerState:
         self.engine = engine
         self.metrics = metrics
         self.is_draining = False
+        self.pace = Pace()
         self.created = int(time.time())
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
