@@ -38,6 +38,7 @@ def make_deployment(tpot_s: float) -> Deployment:
         block_size=128,
         scheduler=SchedulerConfig(max_num_batched_tokens=1024, max_num_seqs=64),
         max_model_len=32768,
+        eviction_policy="lru",
         router="least-loaded",
         service_level=ServiceLevel(1.0, tpot_s),
     )

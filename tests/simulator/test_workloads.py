@@ -82,7 +82,9 @@ def test_azure(write: Write) -> None:
 def test_burst_gpt_leaves_out_failed_requests(write: Write) -> None:
     text = (
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-        "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,0,1087,Conversation log\n118,GPT-4,417,276,693,API log\n"
+        "5,ChatGPT,472,18,490,Conversation log\n"
+        "45,ChatGPT,1087,0,1087,Conversation log\n"
+        "118,GPT-4,417,276,693,API log\n"
     )
     first, second = open_workload(write("burst.csv", text))
     assert (first.arrival_s, first.num_prompt_tokens, first.num_output_tokens) == (0.0, 472, 18)

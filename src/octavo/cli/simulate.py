@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,9 @@ def _add_replica_options(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens in one step (default: 2048)"
     )
     group.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="requests at once (default: 256)")
+    group.add_argument(
+        "--policy", default="lru", metavar="P", help="who leaves the prefix cache: lru, reuse, … (default: lru)"
+    )
     group.add_argument("--max-model-len", type=int, metavar="N", help="tokens per request (default: the model's own)")
 
 
@@ -102,20 +106,25 @@ def simulate(arguments: argparse.Namespace) -> int:
     if arguments.trace is None:
         raise ConfigError("say which workload: a trace file or a generator such as chat:users=100")
 
+    from octavo.simulator.plots import draw_report, require_matplotlib
     from octavo.simulator.report import format_report, make_report
 
+    if arguments.plot is not None:
+        require_matplotlib()
     deployment = make_deployment(arguments)
     workload = read_workload(arguments)
-    fleet = _plan(arguments, deployment, workload) if arguments.plan else _run(arguments, deployment, workload)
+    gc.disable()  # a run leaves no cycles behind, and the collector would walk over millions of live objects for them
+    try:
+        fleet = _plan(arguments, deployment, workload) if arguments.plan else _run(arguments, deployment, workload)
+    finally:
+        gc.enable()
     report = make_report(fleet)
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
         print(format_report(report))
     if arguments.plot is not None:
-        from octavo.simulator.plots import draw_report
-
-        title = f"{report.num_replicas} × {arguments.hardware}, {deployment.model.name}, {arguments.trace}"
+        title = f"{report.num_replicas} × {arguments.hardware}, {deployment.model.name}, {Path(arguments.trace).name}"
         draw_report(report, fleet.recorder, title, arguments.plot)
     return 0
 
@@ -136,7 +145,7 @@ def _plan(arguments: argparse.Namespace, deployment: Deployment, workload: Seque
 
     num_replicas, fleet = plan_fleet(deployment, list(_copied(arguments, workload)), arguments.slo_share, tell)
     if not arguments.json:
-        print(f"smallest fleet: {num_replicas} replicas\n")
+        print(f"smallest fleet: {num_replicas}\n")
     return fleet
 
 
@@ -180,6 +189,7 @@ def make_deployment(arguments: argparse.Namespace) -> Deployment:
             max_num_batched_tokens=arguments.max_num_batched_tokens, max_num_seqs=arguments.max_num_seqs
         ),
         max_model_len=arguments.max_model_len or model.max_position_embeddings,
+        eviction_policy=arguments.policy,
         router=arguments.router,
         service_level=ServiceLevel(arguments.slo_ttft, arguments.slo_tpot),
     )

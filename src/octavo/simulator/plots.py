@@ -14,17 +14,24 @@ BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#c45a11", "#2c7a3f", "#777777"
 MAX_POINTS = 500
 
 
+def require_matplotlib() -> None:
+    """Raises :class:`ConfigError` if it is not installed: worth knowing before a long run."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("--plot needs matplotlib; install octavo[plot]") from error
+
+
 def draw_report(report: Report, recorder: Recorder, title: str, path: Path) -> None:
     """Save a PNG. Lines carry their names; there is no legend to match.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("--plot needs matplotlib; install octavo[plot]") from error
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 8), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
@@ -48,7 +55,7 @@ def draw_report(report: Report, recorder: Recorder, title: str, path: Path) -> N
     _draw_line(memory, minutes, [100 * value for value in report.timeline["occupancy"]], "KV blocks held", GREEN)
     for axes in (states, memory):
         axes.set_xlabel("minutes")
-        axes.set_xlim(0, minutes[-1] * 1.16 if minutes else 1)
+        axes.set_xlim(0, minutes[-1] * 1.22 if minutes else 1)
     for axes in (times, tokens, states, memory):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)

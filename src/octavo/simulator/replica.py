@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.kvcache.eviction import EvictionPolicy
 from octavo.kvcache.manager import PagedKVCacheManager
-from octavo.kvcache.policies.lru import LRUPolicy
+from octavo.kvcache.policies.registry import create_policy
 from octavo.request import Request
 from octavo.scheduler.scheduler import Scheduler
 from octavo.simulator.clock import VirtualClock
@@ -34,7 +33,7 @@ class ReplicaConfig:
 
     Attributes:
         num_blocks: blocks in the KV pool; ``block_size`` tokens each.
-        make_policy: who is evicted from the prefix cache; each replica makes its own.
+        eviction_policy: who is evicted from the prefix cache, one of ``POLICY_NAMES``.
     """
 
     num_blocks: int
@@ -42,7 +41,7 @@ class ReplicaConfig:
     scheduler: SchedulerConfig
     max_model_len: int
     enable_prefix_caching: bool = True
-    make_policy: Callable[[], EvictionPolicy] = LRUPolicy
+    eviction_policy: str = "lru"
 
 
 class Replica:
@@ -69,7 +68,7 @@ class Replica:
             config.num_blocks,
             config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
-            policy=config.make_policy(),
+            policy=create_policy(config.eviction_policy, config.num_blocks, config.block_size),
         )
         self.executor = SimulatedExecutor(cost, self.clock)
         self.core = EngineCore(Scheduler(config.scheduler, manager, config.max_model_len, self.clock), self.executor)

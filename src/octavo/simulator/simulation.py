@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo.config import SchedulerConfig
 from octavo.errors import ConfigError
+from octavo.kvcache.policies.registry import POLICY_NAMES
 from octavo.simulator.cost_model import CostModel
 from octavo.simulator.fleet import Fleet
 from octavo.simulator.model_shape import ModelShape
@@ -41,8 +42,13 @@ class Deployment:
     block_size: int
     scheduler: SchedulerConfig
     max_model_len: int
+    eviction_policy: str
     router: str
     service_level: ServiceLevel
+
+    def __post_init__(self) -> None:
+        if self.eviction_policy not in POLICY_NAMES:
+            raise ConfigError(f"policy must be one of {', '.join(POLICY_NAMES)}, not {self.eviction_policy}")
 
     @property
     def num_blocks(self) -> int:
@@ -59,6 +65,7 @@ class Deployment:
             block_size=self.block_size,
             scheduler=self.scheduler,
             max_model_len=self.max_model_len,
+            eviction_policy=self.eviction_policy,
         )
         router = create_router(self.router, num_replicas, self.num_blocks * self.block_size)
         return Fleet(num_replicas, config, self.cost, router, self.service_level)
