@@ -69,6 +69,14 @@ class Cache:
         return "".join(sorted(chr(array("i", block.tokens)[0]) for block in self.manager.block_pool.policy))
 
 
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_a_block_that_others_continue_stays_though_it_is_older(policy: str) -> None:
+    cache = Cache(policy, 3)
+    for prompt in ("ab", "abc", "abc", "x"):
+        cache.serve(prompt)
+    assert cache.cached() == ("x" if policy == "radix-lru" else "abx")
+
+
 def test_lru_evicts_the_least_recently_used_and_ends_first() -> None:
     cache = Cache("lru", 4)
     for prompt in ("ab", "cd", "ab", "e"):
@@ -76,6 +84,19 @@ def test_lru_evicts_the_least_recently_used_and_ends_first() -> None:
     assert cache.cached() == "abce"
     assert cache.serve("fg") == 0
     assert cache.cached() == "aefg"
+
+
+def test_radix_lru_evicts_whole_leaves_down_to_a_branch() -> None:
+    """For one block the whole leaf ``xyz`` goes, where LRU takes its end only; later ``cd``, for ``ab`` lives on."""
+    cached = {}
+    for policy in ("radix-lru", "lru"):
+        cache = Cache(policy, 8)
+        for prompt in ("xyz", "abcd", "abe", "v"):
+            cache.serve(prompt)
+        cached[policy] = [cache.cached()]
+        cache.serve("ghij")
+        cached[policy].append(cache.cached())
+    assert cached == {"radix-lru": ["abcdev", "abeghijv"], "lru": ["abcdevxy", "abeghijv"]}
 
 
 def test_sieve_spares_what_was_used_and_does_not_trust_the_new() -> None:

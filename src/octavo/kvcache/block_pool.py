@@ -53,7 +53,11 @@ class BlockPool:
         assert num_blocks <= self.get_num_free_blocks(), (num_blocks, self.get_num_free_blocks())
         blocks = self.free_queue.pop_blanks(num_blocks)
         while len(blocks) < num_blocks:
-            blocks.append(self._evict())
+            blocks += self._evict()
+        if len(blocks) > num_blocks:
+            for block in blocks[num_blocks:]:
+                self.free_queue.push_blank(block)
+            del blocks[num_blocks:]
         for block in blocks:
             block.ref_count = 1
         self.num_held += num_blocks
@@ -123,9 +127,10 @@ class BlockPool:
                 assert parent.is_cached, f"{block} continues {parent}, which is not cached"
                 assert parent.ref_count > 0 or block.ref_count == 0, f"{block} is held, its parent {parent} is not"
 
-    def _evict(self) -> KVCacheBlock:
-        block = self.free_queue.pop_cached()
-        assert block.ref_count == 0, block
-        self.cache.remove(block)
-        self.num_evictions += 1
-        return block
+    def _evict(self) -> list[KVCacheBlock]:
+        blocks = self.free_queue.pop_cached()
+        for block in blocks:
+            assert block.ref_count == 0, block
+            self.cache.remove(block)
+        self.num_evictions += len(blocks)
+        return blocks

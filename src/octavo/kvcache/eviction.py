@@ -51,8 +51,11 @@ class EvictionPolicy(Protocol):
     def drop(self, block: KVCacheBlock) -> None:
         """The block, which has no children, leaves the cache although it was not chosen."""
 
-    def evict(self) -> KVCacheBlock:
-        """Choose a block without children and forget it. Called only when there is one."""
+    def evict(self) -> list[KVCacheBlock]:
+        """Choose a block without children and forget it; called only when there is one.
+
+        More may go with it: each must have no children but those before it in the list.
+        """
 
     def clear(self) -> None:
         """Forget all blocks."""

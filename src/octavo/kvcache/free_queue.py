@@ -47,6 +47,6 @@ class FreeQueue:
         del blank[len(blank) - len(blocks) :]
         return blocks
 
-    def pop_cached(self) -> KVCacheBlock:
-        """The cached block to evict; the caller takes it out of the prefix cache."""
+    def pop_cached(self) -> list[KVCacheBlock]:
+        """One or more cached blocks to evict; the caller takes them out of the prefix cache, in this order."""
         return self.policy.evict()

@@ -64,14 +64,14 @@ class GDSFPolicy:
         if parent in self._priorities and all(child is block for child in parent.children):
             self._push(parent)
 
-    def evict(self) -> KVCacheBlock:
+    def evict(self) -> list[KVCacheBlock]:
         """The leaf with the lowest priority, which the clock moves up to."""
         while True:
             priority, entry, block = heapq.heappop(self._leaves)
             if self._entries.get(block) == entry:
                 self._clock = max(self._clock, priority)
                 self.drop(block)
-                return block
+                return [block]
 
     def _push(self, block: KVCacheBlock) -> None:
         self._num_entries += 1

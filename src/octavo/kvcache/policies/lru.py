@@ -39,9 +39,9 @@ class LRUPolicy:
         """Take it out, wherever it stands."""
         del self._queue[block]
 
-    def evict(self) -> KVCacheBlock:
+    def evict(self) -> list[KVCacheBlock]:
         """The oldest."""
-        return self._queue.popitem(last=False)[0]
+        return [self._queue.popitem(last=False)[0]]
 
     def clear(self) -> None:
         """Forget all."""

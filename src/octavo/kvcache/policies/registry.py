@@ -7,12 +7,14 @@ from collections.abc import Callable
 from octavo.kvcache.eviction import EvictionPolicy
 from octavo.kvcache.policies.gdsf import GDSFPolicy
 from octavo.kvcache.policies.lru import LRUPolicy
+from octavo.kvcache.policies.radix_lru import RadixLRUPolicy
 from octavo.kvcache.policies.reuse import ReusePolicy
 from octavo.kvcache.policies.s3_fifo import S3FifoPolicy
 from octavo.kvcache.policies.sieve import SievePolicy
 
 _POLICIES: dict[str, Callable[[int, int], EvictionPolicy]] = {
     "lru": lambda num_blocks, block_size: LRUPolicy(),
+    "radix-lru": lambda num_blocks, block_size: RadixLRUPolicy(),
     "sieve": lambda num_blocks, block_size: SievePolicy(),
     "s3-fifo": lambda num_blocks, block_size: S3FifoPolicy(num_blocks),
     "gdsf": lambda num_blocks, block_size: GDSFPolicy(block_size),

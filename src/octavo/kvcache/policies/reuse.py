@@ -138,14 +138,14 @@ class ReusePolicy:
         """Forget the block; its hash is remembered like that of an evicted one."""
         self._give_up(self._segment_of[block])
 
-    def evict(self) -> KVCacheBlock:
+    def evict(self) -> list[KVCacheBlock]:
         """The last block of the leaf that promises least."""
         while True:
             segment = self._buckets.lowest()
             level = segment.level
             assert level is not None
             if self._level(segment) <= level:
-                return self._give_up(segment)
+                return [self._give_up(segment)]
             self._rank(segment)  # the indices were refreshed since
 
     def __len__(self) -> int:

@@ -59,7 +59,7 @@ class S3FifoPolicy:
         self._small.pop(block, None)
         self._main.pop(block, None)
 
-    def evict(self) -> KVCacheBlock:
+    def evict(self) -> list[KVCacheBlock]:
         """From the small queue while that is over its share, else from the main one; from the other if need be."""
         while True:
             small_first = len(self._small) > self._most_small
@@ -67,7 +67,7 @@ class S3FifoPolicy:
             block = block or (self._take_main() if small_first else self._take_small())
             if block is not None:
                 del self._idle[block], self._uses[block]
-                return block
+                return [block]
 
     def _take_small(self) -> KVCacheBlock | None:
         for _ in range(len(self._small)):

@@ -53,7 +53,7 @@ class SievePolicy:
         self._ahead.pop(block, None)
         self._passed.pop(block, None)
 
-    def evict(self) -> KVCacheBlock:
+    def evict(self) -> list[KVCacheBlock]:
         """Move the hand to a leaf that was not used since the hand last passed it."""
         while True:
             if not self._ahead:
@@ -62,7 +62,7 @@ class SievePolicy:
             if block in self._idle:
                 if not self._visited[block] and not block.children:
                     del self._idle[block], self._visited[block]
-                    return block
+                    return [block]
                 self._visited[block] = False
             self._passed[block] = None
 
