@@ -12,7 +12,7 @@ import pytest
 from octavo.cli.main import build_parser, main
 from octavo.cli.simulate import find_model
 
-SMALL = "chat:users=30,duration_s=60"
+SMALL = "chat:users=300,duration_s=90"
 CONFIG = Path(__file__).parents[1] / "golden" / "models" / "llama" / "config.json"
 
 
@@ -47,7 +47,7 @@ def test_the_same_command_prints_the_same(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_plan_tells_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate(SMALL, "--plan", "--model", "qwen3-32b", "--slo-tpot", "0.1") == 0
+    assert simulate(SMALL, "--plan", "--model", "qwen3-32b", "--slo-tpot", "0.2") == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("smallest fleet: 1\n")
     assert "1 replicas: 100.00% as expected" in printed.err

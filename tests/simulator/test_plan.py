@@ -7,7 +7,7 @@ import pytest
 from octavo.config import SchedulerConfig
 from octavo.errors import ConfigError
 from octavo.simulator.cost_model import RooflineCostModel
-from octavo.simulator.generators import chat
+from octavo.simulator.generators import poisson
 from octavo.simulator.hardware import PROFILES
 from octavo.simulator.model_shape import KNOWN_SHAPES
 from octavo.simulator.plan import Trial, smallest_fleet
@@ -45,7 +45,7 @@ def make_deployment(tpot_s: float) -> Deployment:
 
 
 def test_one_replica_less_is_not_enough() -> None:
-    deployment, workload = make_deployment(0.04), list(chat(users=250, duration_s=60.0, seed=3))
+    deployment, workload = make_deployment(0.04), list(poisson(4.0, 60.0, seed=3))
     num_replicas, fleet = plan_fleet(deployment, workload, 0.9)
     report = make_report(fleet)
     assert num_replicas == report.num_replicas >= 2

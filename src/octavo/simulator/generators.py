@@ -85,18 +85,15 @@ def chat(
 ) -> Iterator[WorkloadRequest]:
     """``users`` people, each in one conversation after the other.
 
-    A conversation has ``num_turns`` turns on average (geometric) and ends early before it outgrows ``max_context``. At
-    the start everybody is somewhere in a conversation.
+    A conversation has ``num_turns`` turns on average (geometric) and ends early before it outgrows ``max_context``.
+    People come in evenly over the length of a conversation, so the load rises for so long and is steady from then on.
     """
     draw, ids = random.Random(seed), count()
     system = (next(ids), system_tokens)
 
     def person(number: int) -> _Turns:
-        mean_gap_s = output_tokens / READING_TOKENS_PER_S + think_s
-        now_s = draw.uniform(0, mean_gap_s)
+        now_s = draw.uniform(0, num_turns * (output_tokens / READING_TOKENS_PER_S + think_s))
         history, session = [system], f"u{number}.0"
-        while draw.random() > 1 / num_turns:  # turns before the start
-            history += [(next(ids), _length(draw, question_tokens)), (next(ids), _length(draw, output_tokens))]
         for conversation in count(1):
             while True:
                 question, answer = _length(draw, question_tokens), _length(draw, output_tokens)
