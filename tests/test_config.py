@@ -95,7 +95,7 @@ def test_an_unknown_keyword_is_named_beside_the_known_ones() -> None:
         EngineConfig.from_keywords(swap_space=4, best_of=2, block_size=8)
     assert str(error.value) == (
         "unknown keyword best_of, swap_space; known: backend, block_size, device, enable_prefix_caching, "
-        "kv_cache_dtype, kv_cache_memory_bytes, max_model_len, max_num_batched_tokens, max_num_seqs, "
+        "eviction_policy, kv_cache_dtype, kv_cache_memory_bytes, max_model_len, max_num_batched_tokens, max_num_seqs, "
         "max_queue_time_s, max_waiting_requests, num_blocks, num_threads"
     )
 

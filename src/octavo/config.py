@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.errors import ConfigError
-from octavo.kvcache.policies.registry import POLICY_NAMES
 
 KV_CACHE_DTYPES = ("auto", "bfloat16", "float32")
+EVICTION_POLICIES = ("lru", "radix-lru", "sieve", "s3-fifo", "gdsf", "reuse")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class CacheConfig:
         kv_cache_dtype: ``auto`` takes the backend's default (bfloat16 on native).
         enable_prefix_caching: share full blocks between requests that begin alike.
         eviction_policy: which cached block goes when a blank one is needed, one of
-            :data:`octavo.kvcache.policies.registry.POLICY_NAMES`.
+            ``EVICTION_POLICIES``, each a file of ``octavo.kvcache.policies``.
     """
 
     block_size: int = 16
@@ -40,8 +40,8 @@ class CacheConfig:
         _require_positive(self, "block_size", "num_blocks", "kv_cache_memory_bytes")
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigError(f"enable_prefix_caching must be true or false, not {self.enable_prefix_caching!r}")
-        if self.eviction_policy not in POLICY_NAMES:
-            raise ConfigError(f"eviction_policy must be one of {', '.join(POLICY_NAMES)}, not {self.eviction_policy!r}")
+        if self.eviction_policy not in EVICTION_POLICIES:
+            raise ConfigError(f"eviction_policy must be one of {', '.join(EVICTION_POLICIES)}, not {self.eviction_policy!r}")
         if self.block_size > 128 or self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size must be a power of two up to 128, not {self.block_size}")
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:

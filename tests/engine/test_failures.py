@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -43,6 +43,14 @@ def fail_at(llm: LLM, num_steps: int, where: str, error: BaseException | None = 
 
     core = llm.engine.core
     core.executor = SaboteurExecutor(core.executor, **{where: sabotage})
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Programs in the background may start with interrupts ignored; these tests are about interrupts."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.config import EVICTION_POLICIES
 from octavo.kvcache.eviction import EvictionPolicy
 from octavo.kvcache.policies.gdsf import GDSFPolicy
 from octavo.kvcache.policies.lru import LRUPolicy
@@ -21,7 +22,8 @@ _POLICIES: dict[str, Callable[[int, int], EvictionPolicy]] = {
     "reuse": ReusePolicy,
 }
 
-POLICY_NAMES = tuple(_POLICIES)
+POLICY_NAMES = EVICTION_POLICIES
+assert tuple(_POLICIES) == POLICY_NAMES, tuple(_POLICIES)
 
 
 def create_policy(name: str, num_blocks: int, block_size: int) -> EvictionPolicy:
