@@ -41,7 +41,8 @@ class CacheConfig:
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigError(f"enable_prefix_caching must be true or false, not {self.enable_prefix_caching!r}")
         if self.eviction_policy not in EVICTION_POLICIES:
-            raise ConfigError(f"eviction_policy must be one of {', '.join(EVICTION_POLICIES)}, not {self.eviction_policy!r}")
+            known = ", ".join(EVICTION_POLICIES)
+            raise ConfigError(f"eviction_policy must be one of {known}, not {self.eviction_policy!r}")
         if self.block_size > 128 or self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size must be a power of two up to 128, not {self.block_size}")
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
