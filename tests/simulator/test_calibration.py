@@ -52,6 +52,15 @@ def test_noise_averages_out() -> None:
     assert median_error(fit(make_steps(3, 400, noise=0.1)), make_steps(4, 200, noise=0.0)) < 0.05
 
 
+def test_disturbed_steps_do_not_count() -> None:
+    """Every fifth step took three times as long, because something else ran."""
+    steps = [
+        MeasuredStep(s.num_tokens, s.num_samples, s.num_context, s.num_pairs, s.seconds * (3 if number % 5 == 0 else 1))
+        for number, s in enumerate(make_steps(6, 400, noise=0.02))
+    ]
+    assert median_error(fit(steps), make_steps(7, 200, noise=0.0)) < 0.03
+
+
 def test_between_and_beyond_the_knots() -> None:
     assert TRUTH.dense_s(1, 0) == 0.004
     assert TRUTH.dense_s(40, 0) == pytest.approx((0.005 + 0.012) / 2)

@@ -5,8 +5,9 @@ The time of a step is taken as a sum of non-negative parts::
     seconds = dense(num_tokens) + a · num_samples + b · num_context + c · num_pairs
 
 ``dense`` is linear between knots, so that the shape (flat while weights stream, steps of the kernels' tiles, straight
-where arithmetic decides) need not be known. All times at knots and a, b, c come from one non-negative least-squares
-fit of relative errors.
+where arithmetic decides) need not be known. All times at knots and a, b, c come from one non-negative fit of relative
+errors: of their absolute values, not their squares, so that steps that something else disturbed do not count more than
+others. That is least squares again and again, each error weighted by the inverse of what it was the time before.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 MIN_STEPS_PER_KNOT = 3
 MAX_SWEEPS = 20_000
 TOLERANCE = 1e-12
+NUM_REWEIGHTINGS = 12
+SMALLEST_ERROR = 0.01
+"""Relative errors below this weigh alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class MeasuredCostModel:
 
 
 def fit(steps: Sequence[MeasuredStep]) -> MeasuredCostModel:
-    """The model with the least squared relative errors. Raises :class:`ConfigError` for too few steps."""
+    """The model with the least sum of relative errors. Raises :class:`ConfigError` for too few steps."""
     largest = max((step.num_tokens for step in steps), default=0)
     knots = tuple(knot for knot in KNOTS if knot <= largest)
     knots = tuple(knot for knot in knots if _num_near(steps, knot) >= MIN_STEPS_PER_KNOT)
@@ -103,8 +107,14 @@ def fit(steps: Sequence[MeasuredStep]) -> MeasuredCostModel:
         for at, share in _hat(knots, step.num_tokens):
             row[at] = share
         rows.append([value / step.seconds for value in row])
-    *knot_s, sample_s, context_token_s, pair_s = non_negative_least_squares(rows, [1.0] * len(rows))
-    return MeasuredCostModel(knots, tuple(knot_s), sample_s, context_token_s, pair_s)
+    weights = [1.0] * len(rows)
+    for _ in range(NUM_REWEIGHTINGS):
+        weighted = [[weight * value for value in row] for row, weight in zip(rows, weights, strict=True)]
+        *knot_s, sample_s, context_token_s, pair_s = non_negative_least_squares(weighted, weights)
+        model = MeasuredCostModel(knots, tuple(knot_s), sample_s, context_token_s, pair_s)
+        errors = [abs(model.predict(step) / step.seconds - 1) for step in steps]
+        weights = [max(error, SMALLEST_ERROR) ** -0.5 for error in errors]
+    return model
 
 
 def median_error(model: MeasuredCostModel, steps: Iterable[MeasuredStep]) -> float:
