@@ -20,7 +20,7 @@ class Fleet:
     """Equal replicas.
 
     Replicas run in any order between two arrivals, for they share nothing; before a request is routed, the router has
-    heard of everything that ended before its arrival, and of nothing later.
+    heard of every first and last token before its arrival, and of nothing later.
 
     Attributes:
         recorder: what happened.
@@ -39,10 +39,10 @@ class Fleet:
         self.config = config
         self.recorder = Recorder(service_level)
         self.replicas = [
-            Replica(index, config, cost, self.recorder, self._note_end, leaps=leaps) for index in range(num_replicas)
+            Replica(index, config, cost, self.recorder, self._note, leaps=leaps) for index in range(num_replicas)
         ]
         self._router = router
-        self._ends: list[tuple[float, int, str]] = []  # a heap: when, which replica, which request
+        self._news: list[tuple[float, int, bool, str]] = []  # a heap: when, which replica, whether the end, whose
         self._in_flight: dict[str, WorkloadRequest] = {}
         self._params: dict[int, SamplingParams] = {}  # by number of output tokens: making them costs more than a step
 
@@ -67,14 +67,17 @@ class Fleet:
         self._advance(math.inf)
 
     def _advance(self, time_s: float) -> None:
-        """Let every replica take the steps that start before ``time_s``; tell the router what ended before."""
+        """Let every replica take the steps that start before ``time_s``; tell the router what it heard before."""
         for replica in self.replicas:
             if replica.next_event_s < time_s:
                 replica.run_until(time_s)
-        ends = self._ends
-        while ends and ends[0][0] <= time_s:
-            _, index, request_id = heapq.heappop(ends)
-            self._router.finished(self._in_flight.pop(request_id), index)
+        news = self._news
+        while news and news[0][0] <= time_s:
+            _, index, is_end, request_id = heapq.heappop(news)
+            if is_end:
+                self._router.finished(self._in_flight.pop(request_id), index)
+            else:
+                self._router.started(self._in_flight[request_id], index)
 
     def _route(self, request: WorkloadRequest) -> None:
         index = self._router.choose(request)
@@ -98,5 +101,5 @@ class Fleet:
             arrival_s=request.arrival_s,
         )
 
-    def _note_end(self, now_s: float, index: int, request: Request) -> None:
-        heapq.heappush(self._ends, (now_s, index, request.request_id))
+    def _note(self, now_s: float, index: int, is_end: bool, request_id: str) -> None:
+        heapq.heappush(self._news, (now_s, index, is_end, request_id))

@@ -48,7 +48,8 @@ class Replica:
     """Serves what it is given, in virtual time.
 
     Attributes:
-        index: its number in the fleet.
+        index: its number in the fleet; ``on_news`` hears when, with this index, whether it is the end, and whose:
+            of each first and each last token.
         next_event_s: nothing is decided and nobody finishes before then; infinite while nothing is to do.
     """
 
@@ -58,7 +59,7 @@ class Replica:
         config: ReplicaConfig,
         cost: CostModel,
         recorder: Recorder,
-        on_finish: Callable[[float, int, Request], None],
+        on_news: Callable[[float, int, bool, str], None],
         *,
         leaps: bool = True,
     ) -> None:
@@ -74,7 +75,7 @@ class Replica:
         self.core = EngineCore(Scheduler(config.scheduler, manager, config.max_model_len, self.clock), self.executor)
         self.next_event_s = math.inf
         self._recorder = recorder
-        self._on_finish = on_finish
+        self._on_news = on_news
         self._leaps = leaps
         self._num_planned_steps = 0
         self._first_token_s: dict[str, float] = {}
@@ -118,13 +119,14 @@ class Replica:
         self._note_state(start_s)
         for request in step.finished:
             self._recorder.finish(request, self.index, self._first_token_s.pop(request.request_id), now_s)
-            self._on_finish(now_s, self.index, request)
+            self._on_news(now_s, self.index, True, request.request_id)
 
     def _note_sample_after_prefill(self, request_id: str, now_s: float) -> None:
         """The request's first token, or the first one after a preemption."""
         last_token_s = self._last_token_s.pop(request_id, None)
         if last_token_s is None:
             self._first_token_s[request_id] = now_s
+            self._on_news(now_s, self.index, False, request_id)
         else:
             self._recorder.itl_s.add(now_s - last_token_s, 1)
 

@@ -1,6 +1,7 @@
 """Which replica gets a request.
 
-A router knows what a load balancer in front of real engines knows: what it has sent where, and what has come back.
+A router knows what a load balancer in front of real engines knows: what it has sent where, whose first token has come
+back, and whose last.
 """
 
 from __future__ import annotations
@@ -13,13 +14,45 @@ from octavo.simulator.workload import WorkloadRequest
 
 
 class Router(Protocol):
-    """Chooses, and hears of ends."""
+    """Chooses, and hears of first and last tokens."""
 
     def choose(self, request: WorkloadRequest) -> int:
         """The replica for a request; from now on it counts as sent there."""
 
+    def started(self, request: WorkloadRequest, replica: int) -> None:
+        """The first token has come: the prompt is computed."""
+
     def finished(self, request: WorkloadRequest, replica: int) -> None:
-        """The answer is complete."""
+        """The answer is complete, or the request was refused; it may have no first token."""
+
+
+RUNNING_TOKENS = 32
+"""What an answer under way weighs against tokens of prompts: it takes one token of each step, and reads its KV."""
+
+
+class ReplicaLoads:
+    """Work of each replica, in tokens: prompts that are not computed yet, and something for each unfinished answer.
+
+    Attributes:
+        tokens: by replica.
+    """
+
+    def __init__(self, num_replicas: int) -> None:
+        self.tokens = [0] * num_replicas
+        self._pending: dict[str, int] = {}  # by request whose first token has not come: tokens to compute
+
+    def add(self, request: WorkloadRequest, replica: int, num_tokens: int) -> None:
+        """A request with so many tokens to compute was sent."""
+        self._pending[request.request_id] = num_tokens
+        self.tokens[replica] += num_tokens + RUNNING_TOKENS
+
+    def start(self, request: WorkloadRequest, replica: int) -> None:
+        """Its prompt is computed."""
+        self.tokens[replica] -= self._pending.pop(request.request_id)
+
+    def remove(self, request: WorkloadRequest, replica: int) -> None:
+        """It has left."""
+        self.tokens[replica] -= RUNNING_TOKENS + self._pending.pop(request.request_id, 0)
 
 
 class RoundRobinRouter:
@@ -35,29 +68,36 @@ class RoundRobinRouter:
         self._next = (chosen + 1) % self._num_replicas
         return chosen
 
+    def started(self, request: WorkloadRequest, replica: int) -> None:
+        """Changes nothing."""
+
     def finished(self, request: WorkloadRequest, replica: int) -> None:
         """Changes nothing."""
 
 
 class LeastLoadedRouter:
-    """Fewest prompt tokens of unfinished requests; how long an answer will be, no router knows."""
+    """Least load: see :class:`ReplicaLoads`."""
 
     def __init__(self, num_replicas: int) -> None:
-        self._loads = [0] * num_replicas
+        self._loads = ReplicaLoads(num_replicas)
 
     def choose(self, request: WorkloadRequest) -> int:
-        """The replica with the fewest of them, the first among equals."""
-        chosen = self._loads.index(min(self._loads))
-        self._loads[chosen] += request.num_prompt_tokens
+        """The replica with the least load, the first among equals."""
+        chosen = self._loads.tokens.index(min(self._loads.tokens))
+        self._loads.add(request, chosen, request.num_prompt_tokens)
         return chosen
 
+    def started(self, request: WorkloadRequest, replica: int) -> None:
+        """From now on it costs little."""
+        self._loads.start(request, replica)
+
     def finished(self, request: WorkloadRequest, replica: int) -> None:
-        """Its tokens are no load any more."""
-        self._loads[replica] -= request.num_prompt_tokens
+        """It is no load any more."""
+        self._loads.remove(request, replica)
 
 
 class PrefixAwareRouter:
-    """Least work: tokens that would have to be computed there, plus unfinished tokens that are there already.
+    """Least work: tokens that would have to be computed there, plus the load that is there already.
 
     What a replica has cached is estimated from what was sent there, least recently used forgotten first. The sum of
     both terms keeps a popular prefix from drawing everybody to one replica: as soon as a queue costs more than
@@ -68,7 +108,7 @@ class PrefixAwareRouter:
         """Args:
         num_cached_tokens: tokens that the KV cache of a replica holds.
         """
-        self._loads = [0] * num_replicas
+        self._loads = ReplicaLoads(num_replicas)
         self._capacity = num_cached_tokens
         self._known: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(num_replicas)]  # id → tokens, by use
         self._num_known_tokens = [0] * num_replicas
@@ -86,22 +126,26 @@ class PrefixAwareRouter:
                 break
             num_shared += count
             stages.append((sharing, num_shared))
-        best, least, seen = -1, 0, 0
+        best, least, missing, seen = -1, 0, 0, 0
         for sharing, num_shared in reversed(stages):
             unseen, seen = sharing & ~seen, sharing
             while unseen:
                 replica = (unseen & -unseen).bit_length() - 1
                 unseen &= unseen - 1
-                work = num_prompt - num_shared + self._loads[replica]
+                work = num_prompt - num_shared + self._loads.tokens[replica]
                 if best < 0 or work < least:
-                    best, least = replica, work
-        self._loads[best] += num_prompt
+                    best, least, missing = replica, work, num_prompt - num_shared
+        self._loads.add(request, best, missing)
         self._learn(best, request)
         return best
 
+    def started(self, request: WorkloadRequest, replica: int) -> None:
+        """From now on it costs little."""
+        self._loads.start(request, replica)
+
     def finished(self, request: WorkloadRequest, replica: int) -> None:
-        """Its tokens are no load any more."""
-        self._loads[replica] -= request.num_prompt_tokens
+        """It is no load any more."""
+        self._loads.remove(request, replica)
 
     def _learn(self, replica: int, request: WorkloadRequest) -> None:
         """The replica will have the whole prompt, and soon the answer."""
