@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
 BIN := $(VENV)/bin
+PARALLEL := -n auto --maxprocesses=4 --dist=worksteal
 BUILD := CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS)
 
 PACKAGE_FILES := pyproject.toml CMakeLists.txt $(wildcard README.md) $(shell find src csrc cmake -type f \
@@ -17,7 +18,7 @@ demo: $(VENV)/installed
 	$(BIN)/octavo run "What is the capital of France?"
 
 test: $(VENV)/installed $(VENV)/test-tools
-	$(BIN)/python -m pytest --ignore=tests/live
+	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/live
 
 lint: $(VENV)/installed $(VENV)/lint-tools
 	$(BIN)/ruff check .
@@ -36,7 +37,7 @@ $(VENV)/installed: $(VENV)/build-tools $(PACKAGE_FILES)
 	touch $@
 
 $(VENV)/test-tools: $(VENV)/build-tools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest>=8" "hypothesis>=6.100" \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest>=8" "pytest-xdist>=3.5" "hypothesis>=6.100" \
 		"fastapi>=0.115" "uvicorn>=0.30" "httptools>=0.6" "uvloop>=0.20" "prometheus_client>=0.20" \
 		"openai>=1.60" "httpx>=0.27"
 	touch $@

@@ -18,7 +18,7 @@ import pytest
 from support import poisonable_server, poisoned_engine
 from support.running_server import RunningServer, wait_until
 
-NUM_STREAMS = 16
+NUM_STREAMS = 8
 NUM_KILLS = 3
 Answer = tuple[str, str | None, list[float]]
 
@@ -31,12 +31,25 @@ def fragile_server(tiny_model_path: Path) -> Iterator[RunningServer]:
         assert running.stop() == 0, "".join(running.log)
 
 
-async def one_stream(client: openai.AsyncOpenAI, index: int) -> Answer:
+class Progress:
+    """How many tokens have reached the clients; deaths are timed by it, for no machine is too fast then."""
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+
+    async def more(self, num_tokens: int) -> None:
+        """Return once so many more have come."""
+        goal = self.num_tokens + num_tokens
+        while self.num_tokens < goal:
+            await asyncio.sleep(0.001)
+
+
+async def one_stream(client: openai.AsyncOpenAI, index: int, progress: Progress) -> Answer:
     """Half of them greedy, half drawn with penalties; text, end, and log probabilities."""
     stream = await client.chat.completions.create(
         model="tiny",
         messages=[{"role": "user", "content": "the stop sting " * (index % 5 + 1)}],
-        max_tokens=250 + 20 * index,
+        max_tokens=800 + 40 * index,
         temperature=1.1 if index % 2 else 0,
         seed=index,
         frequency_penalty=0.5 if index % 2 else 0,
@@ -49,17 +62,19 @@ async def one_stream(client: openai.AsyncOpenAI, index: int) -> Answer:
         for choice in chunk.choices:
             text += choice.delta.content or ""
             finish_reason = choice.finish_reason or finish_reason
-            logprobs += [entry.logprob for entry in (choice.logprobs and choice.logprobs.content) or []]
+            entries = (choice.logprobs and choice.logprobs.content) or []
+            logprobs += [entry.logprob for entry in entries]
+            progress.num_tokens += len(entries)
     return text, finish_reason, logprobs
 
 
 async def all_streams(server: RunningServer, num_kills: int = 0) -> list[Answer]:
+    progress = Progress()
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
-        streams = asyncio.gather(*(one_stream(client, index) for index in range(NUM_STREAMS)))
+        streams = asyncio.gather(*(one_stream(client, index, progress) for index in range(NUM_STREAMS)))
         for _ in range(num_kills):
-            await asyncio.sleep(random.uniform(0.2, 1.0))
-            if not streams.done():
-                await asyncio.to_thread(server.kill_engine)
+            await asyncio.wait_for(progress.more(random.randint(1, 200)), 60)
+            await asyncio.to_thread(server.kill_engine)
         return await streams
 
 
@@ -67,18 +82,22 @@ def test_killed_engines_change_no_stream(fragile_server: RunningServer) -> None:
     undisturbed = asyncio.run(all_streams(fragile_server))
     restarts = fragile_server.metric("octavo_engine_restarts_total")
     assert asyncio.run(all_streams(fragile_server, NUM_KILLS)) == undisturbed
-    assert fragile_server.metric("octavo_engine_restarts_total") > restarts
+    fragile_server.wait_for_metric("octavo_engine_restarts_total", restarts + NUM_KILLS)
     fragile_server.wait_for_metric("octavo_kv_cache_blocks", 0, state="held")
 
 
 def test_a_request_that_waits_for_its_whole_answer_gets_it(fragile_server: RunningServer) -> None:
     body = {"prompt": [9] * 30, "max_tokens": 3000, "ignore_eos": True, "temperature": 0, "n": 2}
 
+    def has_begun(num_computed: float) -> bool:
+        return fragile_server.metric("octavo_computed_tokens_total") > num_computed
+
     async def ask(kill: bool) -> dict[str, object]:
+        num_computed = fragile_server.metric("octavo_computed_tokens_total")
         async with httpx.AsyncClient(base_url=fragile_server.url, timeout=120) as client:
             answer = asyncio.ensure_future(client.post("/v1/completions", json=body))
             if kill:
-                await asyncio.sleep(0.3)
+                await asyncio.to_thread(wait_until, lambda: has_begun(num_computed), 30, "it is under way")
                 await asyncio.to_thread(fragile_server.kill_engine)
             response = await answer
             assert response.status_code == 200, response.text
