@@ -51,7 +51,7 @@ native: $(VENV)/build-tools
 	$(BIN)/cmake -S . -B build/native -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 		-DPython_EXECUTABLE=$(abspath $(BIN))/python -DOCTAVO_WERROR=ON
 	$(BIN)/cmake --build build/native -j $(JOBS)
-	install build/native/_native*.so build/native/_native.pyi src/octavo/backends/native/
+	install -m 644 build/native/_native*.so build/native/_native.pyi src/octavo/backends/native/
 
 test-cpp: $(VENV)/build-tools
 	$(BIN)/cmake -S . -B build/cpp -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \

@@ -22,6 +22,7 @@ same way, in turns with ours. It hashes a prompt when it makes the request objec
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import random
 import statistics
@@ -79,6 +80,8 @@ def measure_overhead(num_running: int, generator: random.Random) -> Overhead:
     _, blank_s, _ = measure_arrivals(scheduler, num_running, generator)
     scheduler = make_scheduler(num_running)
     fill_cache(scheduler, generator)
+    gc.collect()
+    gc.freeze()  # as the engine's process does, once it is built
     pool = scheduler.manager.block_pool
     num_evictions = pool.num_evictions
     made_s, admission_s, indexing_s = measure_arrivals(scheduler, num_running, generator)
@@ -86,6 +89,7 @@ def measure_overhead(num_running: int, generator: random.Random) -> Overhead:
     assert pool.num_evictions - num_evictions == num_blocks, "the cache was not full"
     window_s = statistics.median(measure_windows(scheduler, num_running, generator))
     scheduler.manager.check_integrity()
+    gc.unfreeze()
     return Overhead(
         running=num_running,
         us_per_request_step=window_s / BLOCK_SIZE / num_running * 1e6,

@@ -33,6 +33,7 @@ class Request:
         priority: smaller runs sooner.
         tenant: who asks; tenants share fairly.
         deadline_s: when to give up, seconds on the engine's clock; infinite for never.
+        num_missing_tokens: tokens whose KV is not in the cache; 1 while decoding, 0 once a chunk has computed the last.
         charged: weighted tokens that the tenant has been charged for this request.
         arrival: position in the order of arrival.
         max_tokens: of prompt and output together; set when the scheduler accepts the request.
@@ -59,7 +60,7 @@ class Request:
         "max_tokens",
         "namespace",
         "num_cached_tokens",
-        "num_computed_tokens",
+        "num_missing_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_recomputed_tokens",
@@ -105,7 +106,7 @@ class Request:
         self.arrival = 0
         self.arrival_s = arrival_s
         self.status = RequestStatus.WAITING
-        self.num_computed_tokens = 0
+        self.num_missing_tokens = self.num_prompt_tokens
         self.max_tokens = 0
         self.slot = -1
         self.attention_at = 0
@@ -122,6 +123,15 @@ class Request:
     def num_tokens(self) -> int:
         """Prompt and output so far."""
         return len(self.token_ids)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens whose KV is in the cache."""
+        return len(self.token_ids) - self.num_missing_tokens
+
+    @num_computed_tokens.setter
+    def num_computed_tokens(self, num_tokens: int) -> None:
+        self.num_missing_tokens = len(self.token_ids) - num_tokens
 
     @property
     def num_output_tokens(self) -> int:

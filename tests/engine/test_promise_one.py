@@ -108,8 +108,6 @@ def preempt_all_but_one(llm: LLM, period: int, phase: int) -> None:
         if output.step % period == phase:
             for request in list(scheduler.running.values())[1:]:
                 scheduler._preempt(request, output)
-            scheduler._rebuild_decodes()
-            output.decodes = scheduler._decodes
         grow_full_tables(output)
 
     scheduler._grow_full_tables = preempt_and_grow  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ group are the server's business: it drains, and needs the engine to do so.
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import sys
@@ -54,6 +55,8 @@ def main(descriptor: int) -> None:
         except Exception as error:  # whatever it is, the server says it to a person
             channel.send(StartFailed(type(error).__name__, str(error)))
             return
+        gc.collect()
+        gc.freeze()  # or the collector would walk over every block of the pool again and again, in the middle of a step
         spec = built.kv_cache_spec
         channel.send(Ready(built.max_model_len, spec.num_blocks, spec.block_size, spec.num_bytes))
         EngineLoop(built.engine.core, channel).run()

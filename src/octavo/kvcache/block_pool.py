@@ -53,7 +53,7 @@ class BlockPool:
         assert num_blocks <= self.get_num_free_blocks(), (num_blocks, self.get_num_free_blocks())
         blocks = self.free_queue.pop_blanks(num_blocks)
         while len(blocks) < num_blocks:
-            blocks += self._evict()
+            blocks += self._evict(num_blocks - len(blocks))
         if len(blocks) > num_blocks:
             for block in blocks[num_blocks:]:
                 self.free_queue.push_blank(block)
@@ -87,7 +87,7 @@ class BlockPool:
         """Make a cached block blank now. It must have no children and no holder."""
         assert block.ref_count == 0, block
         self.free_queue.drop(block)
-        self.cache.remove(block)
+        self.cache.remove([block])
         self.free_queue.push_blank(block)
 
     def audit(self) -> str | None:
@@ -127,10 +127,8 @@ class BlockPool:
                 assert parent.is_cached, f"{block} continues {parent}, which is not cached"
                 assert parent.ref_count > 0 or block.ref_count == 0, f"{block} is held, its parent {parent} is not"
 
-    def _evict(self) -> list[KVCacheBlock]:
-        blocks = self.free_queue.pop_cached()
-        for block in blocks:
-            assert block.ref_count == 0, block
-            self.cache.remove(block)
+    def _evict(self, num_blocks: int) -> list[KVCacheBlock]:
+        blocks = self.free_queue.pop_cached(num_blocks)
+        self.cache.remove(blocks)
         self.num_evictions += len(blocks)
         return blocks

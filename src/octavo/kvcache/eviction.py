@@ -51,10 +51,10 @@ class EvictionPolicy(Protocol):
     def drop(self, block: KVCacheBlock) -> None:
         """The block, which has no children, leaves the cache although it was not chosen."""
 
-    def evict(self) -> list[KVCacheBlock]:
-        """Choose a block without children and forget it; called only when there is one.
+    def evict(self, num_blocks: int) -> list[KVCacheBlock]:
+        """Choose blocks and forget them: at least one, at best ``num_blocks``; called only when there are so many.
 
-        More may go with it: each must have no children but those before it in the list.
+        Each has no children but those before it in the list. More may go with them.
         """
 
     def clear(self) -> None:

@@ -47,6 +47,6 @@ class FreeQueue:
         del blank[len(blank) - len(blocks) :]
         return blocks
 
-    def pop_cached(self) -> list[KVCacheBlock]:
-        """One or more cached blocks to evict; the caller takes them out of the prefix cache, in this order."""
-        return self.policy.evict()
+    def pop_cached(self, num_blocks: int) -> list[KVCacheBlock]:
+        """Cached blocks to evict, at best so many; the caller takes them out of the prefix cache, in this order."""
+        return self.policy.evict(num_blocks)

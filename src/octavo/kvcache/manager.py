@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.kvcache import block_hash
@@ -124,6 +125,26 @@ class PagedKVCacheManager:
         if len(table) > num_before:
             self._note_update(request_id, num_before, table[num_before:])
         return table
+
+    def extend(self, request_ids: Sequence[str]) -> int:
+        """Make room for one more token of each request, in order, while the pool has blocks; how many got theirs.
+
+        The same as :meth:`allocate` for each, but for a batch of requests whose last blocks are full, all blocks are
+        taken at once.
+        """
+        tables = [self._tables[request_id] for request_id in request_ids]
+        are_full = all(table.num_tokens % self.block_size == 0 for table in tables)
+        if not are_full or len(tables) > self.block_pool.get_num_free_blocks():
+            for num_done, request_id in enumerate(request_ids):
+                if self.allocate(request_id, 1) is None:
+                    return num_done
+            return len(tables)
+        blocks = self.block_pool.allocate_blocks(len(tables))
+        for request_id, table, block in zip(request_ids, tables, blocks, strict=True):
+            table.num_tokens += 1
+            self._note_update(request_id, len(table.blocks), [block.block_id])
+            table.blocks.append(block)
+        return len(tables)
 
     def free(self, request_id: str, turn: Turn = UNKNOWN_TURN) -> None:
         """Give back all blocks of a request, the last first, so that the cache loses ends before beginnings.
@@ -275,7 +296,7 @@ class PagedKVCacheManager:
     @property
     def num_pinned_blocks(self) -> int:
         """Blocks that some pin holds."""
-        return len({block for pin in self.pins.values() for block in pin.blocks})
+        return len({block for pin in self.pins.values() for block in pin.blocks}) if self.pins else 0
 
     def pin(self, name: str, token_ids: array[int], namespace: Namespace, expires_s: float = math.inf) -> Pin:
         """Hold what is cached of a prefix until :meth:`unpin`, or until ``expires_s`` on the engine's clock."""
@@ -434,4 +455,7 @@ class PagedKVCacheManager:
             table.blocks += self.block_pool.allocate_blocks(num_more)
 
     def _note_update(self, request_id: str, index: int, block_ids: list[int]) -> None:
-        self._updates.setdefault(request_id, []).append((index, block_ids))
+        if request_id in self._updates:
+            self._updates[request_id].append((index, block_ids))
+        else:
+            self._updates[request_id] = [(index, block_ids)]

@@ -14,6 +14,7 @@ The tree knows nothing of reference counts or free lists; the block pool owns th
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from operator import attrgetter
 
 from octavo.kvcache import block_hash
@@ -91,30 +92,34 @@ class PrefixCache:
         block.parent = parent
         block.tokens = tokens
         children = parent.children
-        if children:
-            children.insert(bisect_left(children, tokens, key=_tokens_of), block)
-        else:
-            children.append(block)
+        children.insert(bisect_left(children, tokens, key=_tokens_of) if children else 0, block)
         self.num_blocks += 1
 
-    def remove(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Forget a block without children; returns its parent. A root without children is forgotten, too."""
-        parent = block.parent
-        assert parent is not None, block
-        assert not block.children, block
-        self._unlink(block)
-        siblings = parent.children
-        at = bisect_left(siblings, block.tokens, key=_tokens_of)
-        while siblings[at] is not block:
-            at += 1
-        del siblings[at]
-        if not siblings and parent in self._namespaces:
-            del self._roots[self._namespaces.pop(parent)]
-        block.parent = None
-        block.tokens = b""
-        block.num_hits = 0
-        self.num_blocks -= 1
-        return parent
+    def remove(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Forget blocks; each has no children but those before it. A root without children is forgotten, too."""
+        full = self._full
+        for block in blocks:
+            parent = block.parent
+            assert parent is not None, block
+            assert not block.children, block
+            if block.next_same_hash is None and full.get(block.prefix_hash) is block:
+                del full[block.prefix_hash]
+            else:
+                self._unlink(block)
+            siblings = parent.children
+            if len(siblings) == 1:
+                siblings.clear()
+                if parent in self._namespaces:
+                    del self._roots[self._namespaces.pop(parent)]
+            else:
+                at = bisect_left(siblings, block.tokens, key=_tokens_of)
+                while siblings[at] is not block:
+                    at += 1
+                del siblings[at]
+            block.parent = None
+            block.tokens = b""
+            block.num_hits = 0
+        self.num_blocks -= len(blocks)
 
     def _unlink(self, block: KVCacheBlock) -> None:
         """Take a block out of the list of its hash; a partial tail is in none."""
@@ -167,6 +172,8 @@ class PrefixCache:
 
 def _common_tokens(a: bytes, b: bytes) -> int:
     """How many tokens two token strings share at their beginning."""
+    if a[:TOKEN_BYTES] != b[:TOKEN_BYTES]:
+        return 0
     low, high = 0, min(len(a), len(b)) // TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2

@@ -21,7 +21,7 @@ has blocks.
 from __future__ import annotations
 
 from octavo.request import Request
-from octavo.scheduler.output_lengths import OutputLengths
+from octavo.scheduler.output_lengths import OutputLengths, next_bin
 
 MARGIN = 0.05
 """Share of the pool kept for what the guess gets wrong."""
@@ -39,22 +39,25 @@ class MemoryForecast:
         self._block_size = block_size
         self._ends: dict[int, list[int]] = {}  # bin: number of requests, blocks they will hold
         self._entries: dict[str, tuple[int, int]] = {}  # by request: bin, blocks
+        self._reviews: dict[str, int] = {}  # by request: number of output tokens at which to look again
         self._shared: dict[str, int] = {}  # by request: blocks that stay with others
 
     def add(self, request: Request, step: int, num_shared_blocks: int) -> None:
         """A request starts in ``step``; ``num_shared_blocks`` of its blocks will stay with others."""
         self._shared[request.request_id] = num_shared_blocks
-        self._enter(request.request_id, *self._expectation(request, step, num_shared_blocks))
+        self._plan(request, step)
 
     def update(self, request: Request, step: int) -> None:
-        """A request took a block in ``step``: look again when it may end."""
+        """A request took a block in ``step``: look again when it may end, if it came so far that the guess changes."""
+        if request.num_output_tokens < self._reviews[request.request_id]:
+            return
         self._leave(request.request_id)
-        self._enter(request.request_id, *self._expectation(request, step, self._shared[request.request_id]))
+        self._plan(request, step)
 
     def remove(self, request: Request) -> None:
         """A request gave its blocks back."""
         self._leave(request.request_id)
-        del self._shared[request.request_id]
+        del self._shared[request.request_id], self._reviews[request.request_id]
 
     def fits(self, candidate: Request, num_new_blocks: int, num_held: int, num_blocks: int, step: int) -> bool:
         """Whether the expected peak stays in the pool if ``candidate`` starts now with ``num_new_blocks`` blank blocks.
@@ -67,7 +70,8 @@ class MemoryForecast:
     def _peak(self, num_held: int, candidate: Request, num_new_blocks: int, step: int) -> int:
         """Most blocks ever in use if ``candidate`` started now."""
         num_shared = -(-candidate.num_tokens // self._block_size) - num_new_blocks
-        own_bin, own_blocks = self._expectation(candidate, step, num_shared)
+        expected = self.lengths.expected(candidate.num_output_tokens)
+        own_bin, own_blocks = self._expectation(candidate, expected, step, num_shared)
         ends = [(bin_, count, num_blocks) for bin_, (count, num_blocks) in self._ends.items()]
         ends.append((own_bin, 1, own_blocks))
         now, num_alive = step // self._block_size, len(self._entries) + 1
@@ -79,13 +83,18 @@ class MemoryForecast:
             num_alive -= num_ends
         return peak
 
-    def _expectation(self, request: Request, step: int, num_shared_blocks: int) -> tuple[int, int]:
-        """In which bin the request ends, and how many blocks it gives back then."""
-        num_output = self.lengths.expected(request.num_output_tokens)
+    def _expectation(self, request: Request, num_output: int, step: int, num_shared_blocks: int) -> tuple[int, int]:
+        """In which bin the request ends with ``num_output`` tokens, and how many blocks it gives back then."""
         num_total = min(request.num_prompt_tokens + num_output, request.max_tokens)
         num_blocks = -(-request.num_tokens // self._block_size)
         num_more = max(-(-num_total // self._block_size) - num_blocks, 0)
         return step // self._block_size + num_more, num_blocks + num_more - num_shared_blocks
+
+    def _plan(self, request: Request, step: int) -> None:
+        num_output, request_id = request.num_output_tokens, request.request_id
+        expected = self.lengths.expected(num_output)
+        self._reviews[request_id] = min(next_bin(num_output), expected)
+        self._enter(request_id, *self._expectation(request, expected, step, self._shared[request_id]))
 
     def _enter(self, request_id: str, bin_: int, num_blocks: int) -> None:
         self._entries[request_id] = (bin_, num_blocks)

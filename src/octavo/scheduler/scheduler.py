@@ -20,6 +20,7 @@ so everybody becomes that one. The head of the queue is admitted at the latest w
 from __future__ import annotations
 
 import math
+import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ from octavo.scheduler.health import MemoryHealth
 from octavo.scheduler.output import Admission, Chunk, ExecutorOutput, SchedulerOutput, StepOutput, TableUpdate
 from octavo.scheduler.request_queue import RequestQueue
 from octavo.scheduler.stats import SchedulerStats
+
+NEVER = sys.maxsize
 
 
 class Scheduler:
@@ -71,8 +74,13 @@ class Scheduler:
         self._num_arrivals = 0
         self._free_slots = list(range(config.max_num_seqs))[::-1]
         self._decodes: list[Request] = []  # lack one token; replaced, never changed, when one joins or leaves
+        self._appends: list[Callable[[int], None]] = []  # of their token_ids
+        self._joined: list[Request] = []  # decodes from the next step on
+        self._somebody_left = False  # of the decodes
         self._prefills: list[Request] = []  # lack more, by arrival
         self._full: list[Request] = []  # decodes whose next token needs a new block
+        self._due: dict[int, list[Request]] = {}  # by step: decodes whose ``attention_at`` it reaches; some have left
+        self._stop_ids: set[int] = set()  # of all that run, and perhaps of some that have left
         self._parents: dict[str, Request] = {}  # of forks that have not parted yet
         self._head_blocked = False  # the head of the queue did not fit, and nothing has changed since
         self._scheduled: SchedulerOutput | None = None  # the step under way
@@ -122,7 +130,6 @@ class Scheduler:
             parent.forks.remove(request)
         if request is not None:
             self._end(request, reason)
-            self._rebuild_decodes()
             self._head_blocked = False
         return request
 
@@ -177,7 +184,7 @@ class Scheduler:
         self.manager.block_pool.now_s = now_s = self._clock()
         self.manager.unpin_expired()
         expired = self._end_expired(now_s)
-        output = self._scheduled = SchedulerOutput(self._step, self._decodes, expired=expired)
+        output = self._scheduled = SchedulerOutput(self._step, self.decodes, expired=expired)
         self._grow_full_tables(output)
         budget = self.config.max_num_batched_tokens - len(output.decodes)
         budget = self._continue_prefills(output, budget)
@@ -192,19 +199,21 @@ class Scheduler:
 
     def update(self, output: SchedulerOutput, result: ExecutorOutput) -> StepOutput:
         """Take in what the step computed: append tokens, cache full blocks, end what is complete."""
+        assert output.decodes is self._decodes, "requests came or went during the step"
         finished: list[Request] = []
         num_decodes = len(output.decodes)
-        for request, token_id in zip(output.decodes, result.token_ids, strict=False):
-            request.num_computed_tokens += 1
-            token_ids = request.token_ids
-            token_ids.append(token_id)
-            if len(token_ids) >= request.attention_at or token_id in request.stop_ids:
-                self._attend(request, token_id, finished)
-        joined = self._update_chunks(output.chunks, result.token_ids[num_decodes:], finished)
+        for append, token_id in zip(self._appends, result.token_ids, strict=False):
+            append(token_id)  # the token before it is computed now: one is missing as before
+        if not self._stop_ids.isdisjoint(result.token_ids):
+            for request, token_id in zip(output.decodes, result.token_ids, strict=False):
+                if token_id in request.stop_ids:
+                    self._attend(request, token_id, finished)
+        for request in self._due.pop(self._step, ()):
+            if request.num_tokens >= request.attention_at and request.status is RequestStatus.RUNNING:
+                self._attend(request, request.token_ids[-1], finished)
+        self._update_chunks(output.chunks, result.token_ids[num_decodes:], finished)
         requests = output.sampling_requests
         finished += output.expired
-        if joined or finished:
-            self._rebuild_decodes(joined)
         self._scheduled = None
         self.stats.num_steps += 1
         self.stats.num_computed_tokens += output.num_tokens
@@ -226,13 +235,20 @@ class Scheduler:
             table = self.manager.get_block_table(request.request_id)
             request.num_computed_tokens = table.num_indexed * self.manager.block_size
             self._end(request, "error")
-        self._rebuild_decodes()
+        self._due.clear()
 
     # ---- many equal steps at once ----------------------------------------------------------------------------
 
     @property
     def decodes(self) -> list[Request]:
         """Running requests that lack one token each, in the order of the next step. Do not change the list."""
+        if self._joined or self._somebody_left:
+            decodes, running = self._decodes + self._joined, RequestStatus.RUNNING
+            self._decodes = [request for request in decodes if request.status is running]
+            self._appends = [request.token_ids.append for request in self._decodes]
+            self._joined, self._somebody_left = [], False
+            if not self.running:
+                self._stop_ids.clear()
         return self._decodes
 
     def num_steady_steps(self) -> int:
@@ -241,17 +257,15 @@ class Scheduler:
         A simulator jumps over them with :meth:`advance`; 0 when the next step may do more.
         """
         may_admit = len(self.waiting) > 0 and self._free_slots and not self._head_blocked
-        if self._prefills or self._full or self._deadlines or self.manager.pins or may_admit:
+        if self._prefills or self._full or self._deadlines or self.manager.pins or may_admit or not self.running:
             return 0
-        to_go = min([request.attention_at - len(request.token_ids) for request in self._decodes], default=1)
-        return max(to_go - 1, 0)
+        return min(self._due) - 1 - self._step
 
     def advance(self, num_steps: int, token_ids: Sequence[int]) -> None:
         """What ``num_steps`` steady steps come to if each decode gets its token of ``token_ids`` in every one."""
         assert 0 <= num_steps <= self.num_steady_steps(), (num_steps, self.num_steady_steps())
-        for request, token_id in zip(self._decodes, token_ids, strict=True):
+        for request, token_id in zip(self.decodes, token_ids, strict=True):
             assert token_id not in request.stop_ids, (request, token_id)
-            request.num_computed_tokens += num_steps
             request.token_ids.extend(array("i", [token_id]) * num_steps)
         self._step += num_steps
         self.stats.num_steps += num_steps
@@ -267,19 +281,24 @@ class Scheduler:
 
     def _grow_full_tables(self, output: SchedulerOutput) -> None:
         """Give a block to each decode that filled its last one, preempting where there is none."""
-        full, self._full = self._full, []
-        for request in full:
+        full, self._full = [request for request in self._full if request.status is RequestStatus.RUNNING], []
+        num_grown = self.manager.extend([request.request_id for request in full]) if full else 0
+        for request in full[:num_grown]:
+            self._go_on(request)
+        for request in full[num_grown:]:
             while request.status is RequestStatus.RUNNING:
-                table = self.manager.get_block_table(request.request_id)
-                if self.manager.allocate(request.request_id, request.num_tokens - table.num_tokens) is not None:
-                    self._plan_attention(request, len(table))
-                    self.forecast.update(request, self._step)
-                    self.waiting.charge(request)
+                if self.manager.allocate(request.request_id, 1) is not None:
+                    self._go_on(request)
                     break
                 self._preempt(max(self.running.values(), key=_dispensability), output)
-        if output.preempted:
-            self._rebuild_decodes()
-            output.decodes = self._decodes
+        output.decodes = self.decodes
+
+    def _go_on(self, request: Request) -> None:
+        """A decode has a block for its next token."""
+        self._plan_attention(request)
+        self._await_attention(request, self._step)
+        self.forecast.update(request, self._step)
+        self.waiting.charge(request)
 
     def _continue_prefills(self, output: SchedulerOutput, budget: int) -> int:
         for request in self._prefills:
@@ -330,13 +349,12 @@ class Scheduler:
 
     # ---- parts of update -------------------------------------------------------------------------------------
 
-    def _update_chunks(self, chunks: list[Chunk], token_ids: Sequence[int], finished: list[Request]) -> list[Request]:
-        """Returns the requests that have caught up and decode from now on."""
-        joined: list[Request] = []
+    def _update_chunks(self, chunks: list[Chunk], token_ids: Sequence[int], finished: list[Request]) -> None:
+        """Requests that have caught up decode from now on."""
         tokens = iter(token_ids)
         for chunk in chunks:
             request = chunk.request
-            request.num_computed_tokens += chunk.num_tokens
+            request.num_missing_tokens -= chunk.num_tokens
             self.manager.cache_blocks(request.request_id, request.token_ids, request.num_computed_tokens)
             if not chunk.samples:
                 continue
@@ -346,10 +364,12 @@ class Scheduler:
             for each in (request, *chunk.forks):
                 token_id = next(tokens)
                 each.token_ids.append(token_id)
-                joined.append(each)
-                if len(each.token_ids) >= each.attention_at or token_id in each.stop_ids:
+                each.num_missing_tokens = 1
+                self._joined.append(each)
+                if each.num_tokens >= each.attention_at or token_id in each.stop_ids:
                     self._attend(each, token_id, finished)
-        return [request for request in joined if request.status is RequestStatus.RUNNING]
+                else:
+                    self._await_attention(each, self._step + 1)
 
     def _part(self, fork: Request, parent: Request) -> None:
         """A fork starts with its parent's blocks; both ask before they next write, for a shared block is copied."""
@@ -369,6 +389,7 @@ class Scheduler:
             finished.append(request)
         else:
             self.manager.cache_blocks(request.request_id, request.token_ids, request.num_computed_tokens)
+            request.attention_at = NEVER
             self._full.append(request)
 
     # ---- states of a request ---------------------------------------------------------------------------------
@@ -396,14 +417,27 @@ class Scheduler:
             if each.first_scheduled_s is None:
                 each.first_scheduled_s = self._clock()
         self.running[request.request_id] = request
-        blocks = self.manager.get_block_table(request.request_id).blocks
-        self._plan_attention(request, len(blocks))
-        self.forecast.add(request, self._step, sum(block.ref_count > 1 for block in blocks))
+        self._stop_ids |= request.stop_ids
+        table = self.manager.get_block_table(request.request_id)
+        self._plan_attention(request)
+        self.forecast.add(request, self._step, sum(block.ref_count > 1 for block in table.blocks[: table.num_indexed]))
 
-    def _plan_attention(self, request: Request, num_blocks: int) -> None:
+    def _plan_attention(self, request: Request) -> None:
         """Look at the request again when its last block is full or its last token is there."""
-        request.attention_at = min(num_blocks * self.manager.block_size + 1, request.max_tokens)
-        request.max_blocks = max(request.max_blocks, num_blocks)
+        block_size = self.manager.block_size
+        num_blocks = -(-len(request.token_ids) // block_size)
+        attention_at = num_blocks * block_size + 1
+        request.attention_at = attention_at if attention_at < request.max_tokens else request.max_tokens
+        if num_blocks > request.max_blocks:
+            request.max_blocks = num_blocks
+
+    def _await_attention(self, request: Request, step: int) -> None:
+        """A decode gets one token in each step, from ``step`` on, so it is known when it needs attention."""
+        due = step + request.attention_at - request.num_tokens - 1
+        if due in self._due:
+            self._due[due].append(request)
+        else:
+            self._due[due] = [request]
 
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         self._release(request, "preempted")
@@ -435,19 +469,16 @@ class Scheduler:
         del self.running[request.request_id]
         if request in self._prefills:
             self._prefills.remove(request)
+        self._somebody_left = True
         self._free_slots.append(request.slot)
         request.slot = -1
         self._head_blocked = False
-
-    def _rebuild_decodes(self, joined: list[Request] | None = None) -> None:
-        running = RequestStatus.RUNNING
-        self._decodes = [request for request in self._decodes if request.status is running] + (joined or [])
 
     # ---- health ----------------------------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
         """Compare all lists with each other and with the manager. Raises ``AssertionError`` with the numbers."""
-        decodes, prefills = set(self._decodes), set(self._prefills)
+        decodes, prefills = set(self.decodes), set(self._prefills)
         assert decodes | prefills == set(self.running.values()), (decodes, prefills, self.running)
         assert not decodes & prefills, decodes & prefills
         slots = [request.slot for request in self.running.values()]

@@ -64,7 +64,7 @@ class GDSFPolicy:
         if parent in self._priorities and all(child is block for child in parent.children):
             self._push(parent)
 
-    def evict(self) -> list[KVCacheBlock]:
+    def evict(self, num_blocks: int) -> list[KVCacheBlock]:
         """The leaf with the lowest priority, which the clock moves up to."""
         while True:
             priority, entry, block = heapq.heappop(self._leaves)

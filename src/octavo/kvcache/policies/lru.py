@@ -39,9 +39,10 @@ class LRUPolicy:
         """Take it out, wherever it stands."""
         del self._queue[block]
 
-    def evict(self) -> list[KVCacheBlock]:
+    def evict(self, num_blocks: int) -> list[KVCacheBlock]:
         """The oldest."""
-        return [self._queue.popitem(last=False)[0]]
+        take = self._queue.popitem
+        return [take(last=False)[0] for _ in range(num_blocks)]
 
     def clear(self) -> None:
         """Forget all."""

@@ -13,9 +13,9 @@ from octavo.kvcache.policies.lru import LRUPolicy
 class RadixLRUPolicy(LRUPolicy):
     """LRU that gives up more than is asked for: what is left of a prefix whose end is gone is not kept."""
 
-    def evict(self) -> list[KVCacheBlock]:
+    def evict(self, num_blocks: int) -> list[KVCacheBlock]:
         """The oldest block, and what comes before it and nothing else continues; O(1) for each block."""
-        blocks = super().evict()
+        blocks = super().evict(1)
         parent = blocks[0].parent
         while parent is not None and parent in self._queue and len(parent.children) == 1:
             self.remove(parent)

@@ -138,7 +138,7 @@ class ReusePolicy:
         """Forget the block; its hash is remembered like that of an evicted one."""
         self._give_up(self._segment_of[block])
 
-    def evict(self) -> list[KVCacheBlock]:
+    def evict(self, num_blocks: int) -> list[KVCacheBlock]:
         """The last block of the leaf that promises least."""
         while True:
             segment = self._buckets.lowest()

@@ -59,7 +59,7 @@ class S3FifoPolicy:
         self._small.pop(block, None)
         self._main.pop(block, None)
 
-    def evict(self) -> list[KVCacheBlock]:
+    def evict(self, num_blocks: int) -> list[KVCacheBlock]:
         """From the small queue while that is over its share, else from the main one; from the other if need be."""
         while True:
             small_first = len(self._small) > self._most_small

@@ -53,7 +53,7 @@ class SievePolicy:
         self._ahead.pop(block, None)
         self._passed.pop(block, None)
 
-    def evict(self) -> list[KVCacheBlock]:
+    def evict(self, num_blocks: int) -> list[KVCacheBlock]:
         """Move the hand to a leaf that was not used since the hand last passed it."""
         while True:
             if not self._ahead:
