@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -34,6 +37,35 @@ def test_blocks_are_free_cached_or_held(server: RunningServer) -> None:
     server.wait_for_metric("octavo_kv_cache_blocks", 0, state="held")
     total = sum(server.metric("octavo_kv_cache_blocks", state=state) for state in ("free", "cached", "held"))
     assert total == 64 * 4096 / 16
+
+
+def test_memory_report_of_a_running_request(server: RunningServer, http: httpx.Client) -> None:
+    """By its id, while it runs; for people, ``octavo info --live`` prints the same."""
+    body = {"prompt": [31] * 40, "max_tokens": 4000, "ignore_eos": True, "stream": True, "n": 2, "cache_salt": "live"}
+    with http.stream("POST", "/v1/completions", json=body) as response:
+        chunks = response.iter_lines()  # kept: the stream ends with its iterator
+        request_id = json.loads(next(chunks).removeprefix("data: "))["id"]
+        report = http.get("/memory").json()
+        command = [sys.executable, "-m", "octavo", "info", "--live", server.url]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert report["num_blank"] + report["num_cached"] + report["num_held"] == report["num_blocks"] == 64 * 4096 / 16
+    samples = [each for each in report["requests"] if each["request_id"].startswith(request_id)]
+    assert len(samples) == 2
+    for sample in samples:
+        assert sample["num_blocks"] >= 3
+        assert sample["num_shared_blocks"] >= 2  # of the prompt
+        assert 0 <= sample["num_wasted_slots"] < 16
+    assert sum(each["blocks"] for each in report["cached_by_age"]) == report["num_cached"]
+    assert lines[0].startswith("KV cache, 16,384 blocks of 16 tokens")
+    assert sum(request_id in line for line in lines) == 2
+
+
+def test_live_says_when_nobody_answers() -> None:
+    command = [sys.executable, "-m", "octavo", "info", "--live", "http://127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no Octavo server answers there" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_tokens_there_and_back(http: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""``octavo info``: what a model is, what its KV cache costs, and what this machine gives it."""
+"""``octavo info``: what a model is, what its KV cache costs, and what this machine gives it; or what a server holds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli import options
+from octavo.cli.live import DEFAULT_URL, fetch_memory, memory_lines
 
 if TYPE_CHECKING:
     from octavo.backends.base import Backend
@@ -21,13 +22,22 @@ The model is fetched if it is not here yet. Weights stay on disk; what fits is c
 examples:
   octavo info
   octavo info path/to/model.gguf --kv-cache-dtype float32
-  octavo info --json"""
+  octavo info --json
+  octavo info --live                     what the KV cache of the server on this machine holds
+  octavo info --live http://host:8000    (the key in OPENAI_API_KEY is sent along)"""
 
 
 def add_parser(commands: options.Subparsers) -> None:
     """Add ``octavo info``."""
     parser = options.add_command(commands, "info", "describe a model, its KV cache and this machine", _EXAMPLES)
     parser.add_argument("model", nargs="?", default="default", metavar="M", help=options.MODEL_HELP)
+    parser.add_argument(
+        "--live",
+        nargs="?",
+        const=DEFAULT_URL,
+        metavar="URL",
+        help=f"instead: what the KV cache of a running server holds, by request and by age (default: {DEFAULT_URL})",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     options.add_cache_options(options.add_backend_options(parser))
     parser.set_defaults(command=info)
@@ -35,6 +45,10 @@ def add_parser(commands: options.Subparsers) -> None:
 
 def info(arguments: argparse.Namespace) -> int:
     """Look and tell."""
+    if arguments.live is not None:
+        report = fetch_memory(arguments.live)
+        print(json.dumps(report) if arguments.json else "\n".join(memory_lines(report)))
+        return 0
     config = options.engine_config(arguments, arguments.model)
 
     from octavo.backends.native import cpu_plan

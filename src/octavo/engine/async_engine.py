@@ -27,6 +27,7 @@ from octavo.engine.messages import (
     FromEngine,
     Ready,
     Refused,
+    ReportMemory,
     StepDone,
 )
 from octavo.engine.messages import Sample as SampleMessage
@@ -34,6 +35,7 @@ from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.remote_core import ENGINE_COMMAND, RemoteCore
 from octavo.engine.text_side import TextSide
 from octavo.errors import EngineDownError, EngineError, OctavoError, QueueFullError, RequestError, RequestGivenUpError
+from octavo.kvcache.report import MemoryReport
 from octavo.outputs import CompletionDelta
 from octavo.request import Request
 from octavo.sampling_params import SamplingParams
@@ -77,6 +79,7 @@ class AsyncEngine:
         self._requests: dict[int, Request] = {}  # this side's mirror of each sample
         self._last_token_s: dict[int, float] = {}
         self._unsent: list[Generation] = []
+        self._reports: list[asyncio.Future[MemoryReport]] = []  # that somebody waits for, in order
         self._is_searching = False
         self._next_number = 0
 
@@ -95,6 +98,7 @@ class AsyncEngine:
         if self._recovery is not None:
             self._recovery.cancel()
         self.fail_all("the server is shutting down")
+        self._fail_reports()
         core, self._core = self._core, None
         if core is not None:
             await core.close()
@@ -124,6 +128,20 @@ class AsyncEngine:
     def stalled_s(self) -> float:
         """How long work has waited without a step that finished; 0 if there is none, or if it moves."""
         return time.monotonic() - self.last_progress_s if self._generations else 0.0
+
+    async def memory_report(self) -> MemoryReport:
+        """What the KV cache holds. Raises :class:`EngineDownError` if there is no engine to ask, or if it ends."""
+        if self._core is None:
+            raise EngineDownError("the engine is being replaced; ask again in a second")
+        answer: asyncio.Future[MemoryReport] = asyncio.get_running_loop().create_future()
+        self._reports.append(answer)
+        self._core.send(ReportMemory())
+        report = await answer
+        names = {str(number): generation.request_id for number, generation in self._of_sample.items()}
+        return replace(
+            report,
+            requests=[replace(each, request_id=names.get(each.request_id, "(ended)")) for each in report.requests],
+        )
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -232,6 +250,7 @@ class AsyncEngine:
         core, self._core = self._core, None
         assert core is not None
         self._down_since_s = time.monotonic()
+        self._fail_reports()
         how = await core.wait()
         sent = [generation for generation in self._generations.values() if generation.is_sent]
         _logger.error("the engine process %d ended (%s) under %d requests; replacing it", core.pid, how, len(sent))
@@ -265,6 +284,12 @@ class AsyncEngine:
             attempt += 1
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
 
+    def _fail_reports(self) -> None:
+        for answer in self._reports:
+            if not answer.done():
+                answer.set_exception(EngineDownError("the engine ended; ask again in a second"))
+        self._reports.clear()
+
     def _send_more(self) -> None:
         """Send what waits; one at a time while the guilty one is looked for."""
         while self._unsent and self._core is not None:
@@ -296,6 +321,10 @@ class AsyncEngine:
             self._on_step(message)
         elif isinstance(message, EngineStats):
             self.observer.stats(message)
+        elif isinstance(message, MemoryReport):
+            answer = self._reports.pop(0)
+            if not answer.done():  # whoever asked may have left
+                answer.set_result(message)
         elif isinstance(message, Refused) and message.number in self._of_sample:
             kind = getattr(errors, message.error, RequestError)
             self._fail(self._of_sample[message.number], kind(message.message))

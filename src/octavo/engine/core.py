@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.executor.interface import Executor
+from octavo.kvcache.report import MemoryReport, memory_report
 from octavo.request import Request
 from octavo.scheduler.output import ExecutorOutput, StepOutput
 from octavo.scheduler.scheduler import Scheduler
@@ -30,6 +31,12 @@ class EngineCore:
     def has_unfinished_requests(self) -> bool:
         """Whether another step has something to do."""
         return self.scheduler.has_unfinished_requests
+
+    def memory_report(self) -> MemoryReport:
+        """What the KV cache holds now."""
+        running = self.scheduler.running.items()
+        num_tokens = {request_id: request.num_computed_tokens for request_id, request in running}
+        return memory_report(self.scheduler.manager, num_tokens)
 
     def idle(self) -> None:
         """Call when there is nothing to do for now: a full audit of the memory, unless the last was just before."""

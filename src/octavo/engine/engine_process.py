@@ -25,6 +25,7 @@ from octavo.engine.messages import (
     FinishRequest,
     Ready,
     Refused,
+    ReportMemory,
     SampleEnd,
     SampleFacts,
     StartEngine,
@@ -100,6 +101,9 @@ class EngineLoop:
             if message.number in self._requests:
                 self._core.finish_request(str(message.number), message.reason)
                 self._forget(message.number)
+            return
+        if isinstance(message, ReportMemory):
+            self._channel.send(self._core.memory_report())
             return
         assert isinstance(message, AddRequest), message
         requests = [_request(message, index) for index in range(len(message.samples))]

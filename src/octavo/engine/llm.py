@@ -16,7 +16,7 @@ from octavo.engine.input_processor import Prompt
 from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.prefix_pins import PrefixPins
 from octavo.errors import RequestError
-from octavo.kvcache.report import MemoryReport, memory_report
+from octavo.kvcache.report import MemoryReport
 from octavo.outputs import CompletionDelta, Logprob, RequestOutput
 from octavo.sampling_params import MAX_LOGPROBS, SamplingParams
 
@@ -162,7 +162,7 @@ class LLM:
 
     def memory_report(self) -> MemoryReport:
         """What the KV cache holds: per request, shared, wasted, cached by age."""
-        return memory_report(self.engine.core.scheduler.manager)
+        return self.engine.core.memory_report()
 
     def _step(self) -> list[CompletionDelta]:
         """Compute a step; what it brought to open streams waits there until they look."""

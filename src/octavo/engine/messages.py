@@ -1,7 +1,8 @@
 """What crosses the boundary between the server's process and the engine's.
 
-    server → engine    AddRequest, FinishRequest
-    engine → server    Ready or StartFailed, once;  then Refused, StepDone, and EngineStats when nothing is left to do
+    server → engine    AddRequest, FinishRequest, ReportMemory
+    engine → server    Ready or StartFailed, once;  then Refused, StepDone, EngineStats when nothing is left to do,
+                       and a MemoryReport for each ReportMemory
 
 Each message is pickled and preceded by its length: both ends are this program, over a socket that nobody else has.
 Whatever grows with the prompt or with the number of streams travels as bytes of an array.
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.config import EngineConfig
+from octavo.kvcache.report import MemoryReport
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.output import TokenLogprobs
 
@@ -75,6 +77,11 @@ class FinishRequest:
 
     number: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMemory:
+    """Tell what the KV cache holds; requests are named by their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +181,8 @@ class StepDone:
     stats: EngineStats
 
 
-ToEngine = StartEngine | AddRequest | FinishRequest
-FromEngine = Ready | StartFailed | Refused | StepDone | EngineStats
+ToEngine = StartEngine | AddRequest | FinishRequest | ReportMemory
+FromEngine = Ready | StartFailed | Refused | StepDone | EngineStats | MemoryReport
 
 
 def encode(message: ToEngine | FromEngine) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from octavo.kvcache.block import KVCacheBlock
@@ -64,8 +65,12 @@ class MemoryReport:
     cached_by_age: dict[float, int]
 
 
-def memory_report(manager: PagedKVCacheManager) -> MemoryReport:
-    """Who holds what. O(num_blocks)."""
+def memory_report(manager: PagedKVCacheManager, num_tokens: Mapping[str, int]) -> MemoryReport:
+    """Who holds what. O(num_blocks).
+
+    Args:
+        num_tokens: by request id: tokens whose KV is in its blocks.
+    """
     pool = manager.block_pool
     return MemoryReport(
         block_size=manager.block_size,
@@ -75,7 +80,7 @@ def memory_report(manager: PagedKVCacheManager) -> MemoryReport:
         num_held=pool.num_held,
         num_pinned=manager.num_pinned_blocks,
         num_evictions=pool.num_evictions,
-        requests=[_request_memory(manager, request_id) for request_id in manager.request_ids()],
+        requests=[_request_memory(manager, request_id, num_tokens[request_id]) for request_id in manager.request_ids()],
         cached_by_age=_count_by_age(list(pool.free_queue.policy), pool.now_s),
     )
 
@@ -90,10 +95,10 @@ def cached_prefixes(manager: PagedKVCacheManager, limit: int = 1000) -> list[Cac
     return sorted(prefixes, key=lambda prefix: -prefix.num_hits)[:limit]
 
 
-def _request_memory(manager: PagedKVCacheManager, request_id: str) -> RequestMemory:
+def _request_memory(manager: PagedKVCacheManager, request_id: str, num_tokens: int) -> RequestMemory:
     table = manager.get_block_table(request_id)
     num_shared = sum(block.ref_count > 1 for block in table.blocks)
-    return RequestMemory(request_id, len(table), num_shared, len(table) * manager.block_size - table.num_tokens)
+    return RequestMemory(request_id, len(table), num_shared, len(table) * manager.block_size - num_tokens)
 
 
 def _cached_prefix(manager: PagedKVCacheManager, namespace: Namespace, leaf: KVCacheBlock) -> CachedPrefix:

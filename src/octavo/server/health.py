@@ -1,7 +1,9 @@
-"""``/health``, ``/ready``, ``/version`` and ``/metrics``."""
+"""``/health``, ``/ready``, ``/version``, ``/metrics`` and ``/memory``."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -41,6 +43,14 @@ async def ready(request: Request) -> dict[str, Any]:
 async def version() -> dict[str, str]:
     """Octavo's version."""
     return {"version": octavo.__version__}
+
+
+@router.get("/memory")
+async def memory(request: Request) -> dict[str, Any]:
+    """What the KV cache holds now: per request, and cached blocks by age. Needs a key where keys are set."""
+    report = dataclasses.asdict(await state_of(request).engine.memory_report())
+    ages = report.pop("cached_by_age").items()
+    return {**report, "cached_by_age": [{"up_to_s": None if math.isinf(age) else age, "blocks": n} for age, n in ages]}
 
 
 @router.get("/metrics", response_class=Response)
