@@ -72,6 +72,13 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-prompt-tokens", type=int, metavar="N", help="longer prompts are refused (default: none)")
     group.add_argument("--max-body-mb", type=float, default=16, metavar="N", help="megabytes of a body (default: 16)")
     group.add_argument(
+        "--max-connections",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="one more takes the place of a connection that asks nothing (default: 4096)",
+    )
+    group.add_argument(
         "--drain", type=float, default=30, metavar="S", help="seconds to finish requests when stopped (default: 30)"
     )
     group.add_argument(
@@ -107,6 +114,7 @@ def serve(arguments: argparse.Namespace) -> int:
         api_keys=ApiKeys.read(arguments.api_key_file, os.environ.get(KEYS_VARIABLE)),
         max_body_bytes=int(arguments.max_body_mb * 2**20),
         max_prompt_tokens=arguments.max_prompt_tokens,
+        max_connections=arguments.max_connections,
         drain_s=arguments.drain,
         stall_s=arguments.stall,
         ssl_certfile=arguments.ssl_certfile,

@@ -217,6 +217,8 @@ class EngineChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._poll = select.poll()  # select() knows no descriptor above 1,023, and a server has many
+        self._poll.register(connection, select.POLLIN)
         self._buffer = MessageBuffer()
 
     def receive(self, wait_s: float | None) -> list[object] | None:
@@ -224,7 +226,7 @@ class EngineChannel:
 
         The list is empty when nothing came, or only a piece of a message.
         """
-        if not select.select([self._connection], [], [], wait_s)[0]:
+        if not self._poll.poll(None if wait_s is None else wait_s * 1000):
             return []
         try:
             data = self._connection.recv(_RECEIVE_BYTES)

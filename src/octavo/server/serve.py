@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import uvicorn
 import uvloop
@@ -18,6 +19,7 @@ from octavo.engine.async_engine import AsyncEngine
 from octavo.engine.remote_core import ENGINE_COMMAND
 from octavo.errors import ConfigError
 from octavo.server.app import create_app
+from octavo.server.connection import Connections
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
 
@@ -60,6 +62,7 @@ async def _serve(
             server = _Server(
                 uvicorn.Config(
                     app,
+                    http=cast(type[asyncio.Protocol], Connections(settings)),  # uvicorn only calls it
                     lifespan="off",
                     log_config=None,
                     access_log=False,

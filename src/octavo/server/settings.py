@@ -19,6 +19,8 @@ class ServerSettings:
         api_keys: who may ask; none: everybody.
         max_body_bytes: a larger body is refused with 413.
         max_prompt_tokens: a longer prompt is refused with 400; ``None``: what fits the model.
+        max_connections: one more takes the place of one that asks nothing, or is refused with 503.
+        head_timeout_s: half a request head that is not whole by then is refused with 408; a silent peer is closed.
         body_timeout_s: a body that has not come by then is refused with 408.
         send_timeout_s: a client that has taken nothing for so long is gone.
         drain_s: after SIGTERM, requests under way get so long to finish.
@@ -34,6 +36,8 @@ class ServerSettings:
     api_keys: ApiKeys = field(default_factory=ApiKeys)
     max_body_bytes: int = 16 * 2**20
     max_prompt_tokens: int | None = None
+    max_connections: int = 4096
+    head_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     send_timeout_s: float = 60.0
     drain_s: float = 30.0
@@ -46,7 +50,9 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
             raise ConfigError(f"port must be between 0 and 65535, not {self.port}")
-        for name in ("max_body_bytes", "max_prompt_tokens", "body_timeout_s", "send_timeout_s", "stall_s"):
+        limits = ("max_body_bytes", "max_prompt_tokens", "max_connections")
+        times = ("head_timeout_s", "body_timeout_s", "send_timeout_s", "stall_s")
+        for name in limits + times:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be above 0, not {value}")

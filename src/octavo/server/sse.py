@@ -62,14 +62,14 @@ class EventStream(Response):
         """Send the events until they end, or until the client leaves or takes nothing for too long."""
         self._pace.num_streams += 1
         try:
-            await race_with_departure(receive, self._send_all(send))
+            await race_with_departure(receive, self._send_all(scope, send))
         except ClientLeftError:
-            return
+            await _departure(receive)  # or uvicorn, which may not know yet, would miss the end of the answer
         finally:
             self._pace.num_streams -= 1
             await self._events.aclose()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         is_started, last_s = False, 0.0
         try:
             async for event in self._events:
@@ -78,18 +78,19 @@ class EventStream(Response):
                     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 await self._pace.keep(last_s)
                 last_s = asyncio.get_running_loop().time()
-                await self._send(send, event, more=True)
+                await self._send(scope, send, event, more=True)
         except Exception as error:
             if not is_started or isinstance(error, ClientLeftError):
                 raise
-            await self._send(send, event_of(api_error(error).body()), more=True)
-        await self._send(send, b"", more=False)
+            await self._send(scope, send, event_of(api_error(error).body()), more=True)
+        await self._send(scope, send, b"", more=False)
 
-    async def _send(self, send: Send, body: bytes, *, more: bool) -> None:
+    async def _send(self, scope: Scope, send: Send, body: bytes, *, more: bool) -> None:
         try:
             async with asyncio.timeout(self._send_timeout_s):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError:
+            scope["state"]["abort"]()
             raise ClientLeftError from None
 
 
