@@ -194,6 +194,13 @@ def let_time_pass(llm: LLM, seconds: float) -> None:
     scheduler._clock = lambda: clock() + seconds
 
 
+def test_a_call_may_have_a_deadline(make_llm: Callable[..., LLM]) -> None:
+    (output,) = make_llm().generate("the", ENDLESS, deadline_s=0.02, tenant="a")
+    assert output.outputs[0].finish_reason == "timeout"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'deadline'"):
+        make_llm().generate("the", ENDLESS, deadline=1)  # type: ignore[call-arg]
+
+
 def test_a_deadline_ends_a_request_with_what_it_has(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(max_num_seqs=1)
     llm.engine.add_request("runs", "the", ENDLESS, deadline_s=500)

@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
-from typing import Any
+from typing import Any, Unpack
 
 from octavo.config import EngineConfig
 from octavo.engine.beam_search import BeamSearch, BeamSequence
 from octavo.engine.build import build_engine
 from octavo.engine.input_processor import Prompt
 from octavo.engine.interrupts import deferred_interrupts
+from octavo.engine.llm_engine import RequestTerms
 from octavo.engine.prefix_pins import PrefixPins
 from octavo.errors import RequestError
 from octavo.kvcache.report import MemoryReport
@@ -55,9 +56,8 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        cache_salt: str | None = None,
-        priority: int = 0,
         use_progress: bool | None = None,
+        **terms: Unpack[RequestTerms],
     ) -> list[RequestOutput]:
         """Complete prompts, all at once, in the order given.
 
@@ -65,6 +65,7 @@ class LLM:
             prompts: text or token ids; one or many.
             params: for all, or one for each; the default is ``SamplingParams()``.
             use_progress: show a progress bar; ``None``: for more than one prompt, on a terminal.
+            terms: ``priority``, ``cache_salt``, ``tenant``, ``deadline_s``; see :class:`RequestTerms`.
 
         Raises:
             RequestError: a prompt is wrong or can never fit; then none is run.
@@ -76,7 +77,7 @@ class LLM:
         request_ids = [str(next(self._numbers)) for _ in many]
         outputs: dict[str, RequestOutput | None] = dict.fromkeys(request_ids)
         try:
-            self._add(request_ids, many, each, cache_salt=cache_salt, priority=priority)
+            self._add(request_ids, many, each, terms)
             with _progress(len(many), use_progress) as progress:
                 num_missing = len(many)
                 while num_missing:
@@ -107,9 +108,7 @@ class LLM:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        cache_salt: str | None = None,
-        priority: int = 0,
+        **terms: Unpack[RequestTerms],
     ) -> Iterator[CompletionDelta]:
         """Complete one prompt, delta by delta. The last delta of the last sample carries the whole output.
 
@@ -119,7 +118,7 @@ class LLM:
         request_id = str(next(self._numbers))
         unread = self._streams[request_id] = deque()
         try:
-            self._add([request_id], [prompt], _params_of_each(params, 1), cache_salt=cache_salt, priority=priority)
+            self._add([request_id], [prompt], _params_of_each(params, 1), terms)
             while unread or self.engine.is_unfinished(request_id):
                 while not unread:
                     self._step()
@@ -183,17 +182,13 @@ class LLM:
         request_ids: Sequence[str],
         prompts: Sequence[Prompt],
         params: Sequence[SamplingParams],
-        *,
-        cache_salt: str | None,
-        priority: int,
+        terms: RequestTerms,
     ) -> None:
         """Add prompts up to the first that is refused; the caller aborts all of them in the end."""
         for number, request_id in enumerate(request_ids):
             try:
                 with deferred_interrupts():
-                    self.engine.add_request(
-                        request_id, prompts[number], params[number], cache_salt=cache_salt, priority=priority
-                    )
+                    self.engine.add_request(request_id, prompts[number], params[number], **terms)
             except RequestError as error:
                 if len(prompts) > 1:
                     raise type(error)(f"prompt {number}: {error}") from error

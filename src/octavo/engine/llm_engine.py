@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TypedDict
 
 from octavo.engine.core import EngineCore
 from octavo.engine.input_processor import InputProcessor, Prompt
@@ -12,6 +13,22 @@ from octavo.errors import RequestError
 from octavo.outputs import CompletionDelta
 from octavo.sampling_params import SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer
+
+
+class RequestTerms(TypedDict, total=False):
+    """How a request is served; none of it changes the answer, but for a deadline that cuts it short.
+
+    Attributes:
+        priority: smaller runs sooner; 0 by default.
+        cache_salt: only requests with the same salt share cached prefixes.
+        tenant: tenants share fairly.
+        deadline_s: seconds from now after which the request ends, with ``finish_reason="timeout"`` and what it has.
+    """
+
+    priority: int
+    cache_salt: str | None
+    tenant: str
+    deadline_s: float
 
 
 class LLMEngine:
@@ -34,13 +51,7 @@ class LLMEngine:
         tenant: str = "",
         deadline_s: float = math.inf,
     ) -> None:
-        """Take in a prompt.
-
-        Args:
-            priority: smaller runs sooner.
-            cache_salt: only requests with the same salt share cached prefixes.
-            tenant: tenants share fairly.
-            deadline_s: seconds from now after which the request ends, with ``finish_reason="timeout"``.
+        """Take in a prompt. The keywords are :class:`RequestTerms`.
 
         Raises:
             RequestError: something about it is wrong, or it could never fit; nothing of it is kept.
