@@ -152,6 +152,17 @@ def test_requests_sent_ahead_are_answered_in_order_up_to_a_limit(impatient: Runn
     assert b"HTTP/1.1 400 " in answer_to(impatient, WHOLE + WHOLE * 20)
 
 
+def test_a_peer_that_goes_is_missed_though_it_has_asked_ahead(impatient: RunningServer) -> None:
+    aborts = impatient.metric("octavo_requests_finished_total", reason="abort")
+    body = json.dumps({"prompt": "abc", "max_tokens": 4000, "n": 60, "ignore_eos": True}).encode()
+    client = connect(impatient)
+    client.sendall((HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) * 2)
+    wait_until(lambda: impatient.metric("octavo_requests", state="running") > 0, 30, "it runs")
+    client.close()
+    impatient.wait_for_metric("octavo_requests_finished_total", aborts + 1, reason="abort")
+    impatient.wait_for_metric("octavo_requests", 0, state="running")
+
+
 def test_silent_peers_make_room_for_those_who_ask(impatient: RunningServer) -> None:
     silent = [connect(impatient) for _ in range(3 * MAX_CONNECTIONS)]
     half = [connect(impatient) for _ in range(3 * MAX_CONNECTIONS)]
@@ -199,4 +210,4 @@ def test_a_reader_that_takes_nothing_is_dropped(impatient: RunningServer) -> Non
     assert b"[DONE]" not in read_to_end(client)
     impatient.wait_for_metric("octavo_requests", 0, state="running")
     impatient.wait_for_metric("octavo_kv_cache_blocks", 0, state="held")
-    assert not any("ERROR" in line for line in impatient.log)
+    assert not any("ERROR" in line for line in impatient.log), "".join(impatient.log)

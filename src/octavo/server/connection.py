@@ -13,7 +13,7 @@ import resource
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from octavo.server.error_handlers import ApiError
@@ -90,6 +90,7 @@ class Connection(HttpToolsProtocol):
         self._num_head_bytes = 0
         self._is_in_body = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._unanswered: list[RequestResponseCycle] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer has come."""
@@ -104,6 +105,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It has gone."""
         self.leave()
+        self._forsake()
         super().connection_lost(exc)
 
     def leave(self) -> None:
@@ -139,6 +141,9 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self._is_in_body = True
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+        if self.pipeline:  # uvicorn stops reading then, and would not see the peer go
+            self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         """It has come whole."""
@@ -147,6 +152,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """It has its answer; uvicorn lets the peer be silent for ``timeout_keep_alive`` seconds now."""
+        self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
         super().on_response_complete()
         if self._is_counted and not self._has_request:
             self._all.idle[self] = None
@@ -154,6 +160,14 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """What has come is no HTTP."""
         self._refuse(ApiError(400, msg))
+
+    def _forsake(self) -> None:
+        """Nobody reads the answers any more; uvicorn itself tells only the last of several requests."""
+        self.pipeline.clear()
+        for cycle in self._unanswered:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     @property
     def _has_request(self) -> bool:
@@ -180,6 +194,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         """Answer without a request, and close."""
+        self._forsake()
         body = bytes(error.response().body)
         head = [
             f"HTTP/1.1 {error.status_code} Refused",
