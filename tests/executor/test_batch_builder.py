@@ -22,10 +22,11 @@ def states() -> RequestStates:
 
 
 def build(builder: BatchBuilder, scheduled: SchedulerOutput) -> tuple[Batch, list[int], list[int]]:
-    """The batch, the rows to sample from, and the slots that get the tokens."""
+    """The batch, the tokens to sample from, and the slots that get what is drawn."""
     rows = builder.rows(scheduled)
-    batch, sampling_rows = builder.build(rows, ReferenceBackend())
-    return batch, sampling_rows.tolist(), rows.sampling_slots.tolist()
+    batch, sampling_tokens = builder.build(rows, ReferenceBackend()), rows.sampling_tokens.tolist()
+    assert rows.samples_all == (sampling_tokens == list(range(batch.num_tokens)))
+    return batch, sampling_tokens, rows.sampling_slots.tolist()
 
 
 def arrays(batch: Batch) -> dict[str, object]:
@@ -49,7 +50,7 @@ def picture(states: RequestStates) -> list[Request]:
 def test_two_decodes_and_a_chunk(states: RequestStates) -> None:
     a, b, c = picture(states)
     scheduled = SchedulerOutput(1, [a, b], [Chunk(c, 0, 3, samples=False)])
-    batch, sampling_rows, sampling_slots = build(BatchBuilder(states, 4), scheduled)
+    batch, sampling_tokens, sampling_slots = build(BatchBuilder(states, 4), scheduled)
     assert arrays(batch) == {
         "input_ids": [110, 25, 31, 32, 33],
         "positions": [9, 4, 0, 1, 2],
@@ -62,20 +63,20 @@ def test_two_decodes_and_a_chunk(states: RequestStates) -> None:
         "max_query_len": 3,
         "max_seq_len": 10,
     }
-    assert (sampling_rows, sampling_slots) == ([0, 1], [2, 0])
+    assert (sampling_tokens, sampling_slots) == ([0, 1], [2, 0])
 
 
 def test_the_chunk_that_ends_a_prompt_samples_from_its_last_token(states: RequestStates) -> None:
     _, b, c = picture(states)
     states.num_computed_tokens[3] = c.num_computed_tokens = 2
     scheduled = SchedulerOutput(1, [b], [Chunk(c, 2, 4, samples=True)])
-    batch, sampling_rows, sampling_slots = build(BatchBuilder(states, 4), scheduled)
+    batch, sampling_tokens, sampling_slots = build(BatchBuilder(states, 4), scheduled)
     assert batch.input_ids.tolist() == [25, 33, 34, 35, 36]
     assert batch.positions.tolist() == [4, 2, 3, 4, 5]
     assert batch.slot_mapping.tolist() == [32, 26, 27, 8, 9]
     assert batch.seq_lens.tolist() == [5, 6]
     assert batch.block_tables.tolist() == [[1, 8], [6, 2]]
-    assert (sampling_rows, sampling_slots) == ([0, 4], [0, 3])
+    assert (sampling_tokens, sampling_slots) == ([0, 4], [0, 3])
 
 
 def test_forks_sample_from_their_parents_row(states: RequestStates) -> None:
@@ -83,29 +84,29 @@ def test_forks_sample_from_their_parents_row(states: RequestStates) -> None:
     forks = [Request("f0", c.token_ids, c.params), Request("f1", c.token_ids, c.params)]
     forks[0].slot, forks[1].slot = 4, 1
     scheduled = SchedulerOutput(1, [a], [Chunk(b, 4, 1, samples=True), Chunk(c, 0, 6, samples=True, forks=forks)])
-    batch, sampling_rows, sampling_slots = build(BatchBuilder(states, 4), scheduled)
+    batch, sampling_tokens, sampling_slots = build(BatchBuilder(states, 4), scheduled)
     assert batch.query_start_loc.tolist() == [0, 1, 2, 8]
-    assert sampling_rows == [0, 1, 7, 7, 7]
+    assert sampling_tokens == [0, 1, 7, 7, 7]
     assert sampling_slots == [2, 0, 3, 4, 1]
 
 
 def test_only_decodes(states: RequestStates) -> None:
     a, b, _ = picture(states)
-    batch, sampling_rows, sampling_slots = build(BatchBuilder(states, 4), SchedulerOutput(1, [b, a]))
+    batch, sampling_tokens, sampling_slots = build(BatchBuilder(states, 4), SchedulerOutput(1, [b, a]))
     assert batch.input_ids.tolist() == [25, 110]
     assert batch.positions.tolist() == [4, 9]
     assert batch.query_start_loc.tolist() == [0, 1, 2]
     assert batch.max_query_len == 1
-    assert (sampling_rows, sampling_slots) == ([0, 1], [0, 2])
+    assert (sampling_tokens, sampling_slots) == ([0, 1], [0, 2])
 
 
 def test_only_chunks_that_do_not_sample(states: RequestStates) -> None:
     _, _, c = picture(states)
-    batch, sampling_rows, sampling_slots = build(
+    batch, sampling_tokens, sampling_slots = build(
         BatchBuilder(states, 4), SchedulerOutput(1, [], [Chunk(c, 0, 5, samples=False)])
     )
     assert batch.slot_mapping.tolist() == [24, 25, 26, 27, 8]
-    assert (sampling_rows, sampling_slots) == ([], [])
+    assert (sampling_tokens, sampling_slots) == ([], [])
 
 
 def test_the_decodes_are_looked_at_again_when_they_change(states: RequestStates) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from support.running_requests import running
 
 from octavo.backends.base import SamplingBatch
+from octavo.executor.batch_builder import BatchBuilder
 from octavo.executor.random_draws import uniform_draws
 from octavo.executor.request_states import RequestStates
-from octavo.executor.sampling_builder import build_sampling_batch
+from octavo.executor.sampling_builder import SamplingBuilder, build_sampling_batch
 from octavo.sampling_params import SamplingParams
+from octavo.scheduler.output import SchedulerOutput
 
 ALL_NONE = [
     "top_k",
@@ -35,6 +39,26 @@ def states() -> RequestStates:
 
 def batch_of(states: RequestStates, *slots: int) -> SamplingBatch:
     return build_sampling_batch(states, np.array(slots, np.int32))
+
+
+@pytest.mark.parametrize("temperatures", [(0.0, 0.0), (0.0, 0.7)])
+@pytest.mark.parametrize("presence_penalty", [0.0, 0.5])
+def test_what_is_kept_from_step_to_step_equals_what_is_built_anew(
+    states: RequestStates, temperatures: tuple[float, float], presence_penalty: float
+) -> None:
+    """Two decodes, step after step, then one of them alone, then both again."""
+    both = [
+        running(states, slot, [5, 6], [7], [0], 2, SamplingParams(temperature=t, presence_penalty=presence_penalty))
+        for slot, t in zip((2, 0), temperatures, strict=True)
+    ]
+    rows_builder, builder = BatchBuilder(states, 4), SamplingBuilder(states)
+    for decodes in [both, both, both, both[:1], both, both]:
+        rows = rows_builder.rows(SchedulerOutput(1, decodes))
+        batch, anew = builder.build(rows), build_sampling_batch(states, rows.sampling_slots)
+        for field in dataclasses.fields(batch):
+            np.testing.assert_array_equal(getattr(batch, field.name), getattr(anew, field.name), field.name)
+        sampled = np.arange(20, 20 + len(decodes), dtype=np.int32)
+        states.advance(rows.slots, rows.num_scheduled, rows.sampling_slots, sampled)
 
 
 def test_greedy_requests_need_nothing(states: RequestStates) -> None:

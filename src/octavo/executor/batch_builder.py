@@ -20,61 +20,49 @@ import numpy.typing as npt
 from octavo.backends.base import Backend, Batch
 from octavo.executor.request_states import Int32, RequestStates
 from octavo.request import Request
-from octavo.scheduler.output import SchedulerOutput
+from octavo.scheduler.output import Chunk, SchedulerOutput
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepRows:
     """Which slots a step computes, and for which slots it samples.
 
     Attributes:
         slots: int32 [R]: decodes first, then chunks.
         num_scheduled: int32 [R]: tokens of each.
-        sampling_rows: int32 [S]: indices into ``slots``, ascending; the row of a fork is that of its parent.
-        sampling_slots: int32 [S]: who gets the token.
+        query_start_loc: int32 [R + 1]: where each begins among the step's tokens.
+        sampling_slots: int32 [S]: who gets a token.
+        sampling_tokens: int32 [S], ascending: which of the step's tokens each samples from; a fork's is its parent's.
+        samples_all: each of the step's tokens is sampled from, once.
     """
 
     slots: Int32
     num_scheduled: Int32
-    sampling_rows: Int32
+    query_start_loc: Int32
     sampling_slots: Int32
+    sampling_tokens: Int32
+    samples_all: bool
 
 
 class BatchBuilder:
-    """Builds batches from the states of the requests; keeps the decodes' slots as long as the same decodes run."""
+    """Builds batches from the states of the requests."""
 
     def __init__(self, states: RequestStates, block_size: int) -> None:
         self._states = states
         self._block_size = block_size
         self._decodes: list[Request] | None = None
-        self._decode_slots = np.zeros(0, np.int32)
+        self._decode_rows = _decode_rows([])
 
     def rows(self, scheduled: SchedulerOutput) -> StepRows:
-        """The step's requests as arrays."""
+        """The step's requests as arrays; the same object as long as the same decodes run and nobody else."""
         if scheduled.decodes is not self._decodes:
             self._decodes = scheduled.decodes
-            self._decode_slots = np.array([request.slot for request in scheduled.decodes], np.int32)
-        num_decodes, chunks = len(self._decode_slots), scheduled.chunks
-        slots = np.concatenate([self._decode_slots, np.array([chunk.request.slot for chunk in chunks], np.int32)])
-        num_scheduled = np.ones(len(slots), np.int32)
-        num_scheduled[num_decodes:] = [chunk.num_tokens for chunk in chunks]
-        if not chunks:
-            return StepRows(slots, num_scheduled, np.arange(num_decodes, dtype=np.int32), slots)
-        sampling = [
-            (row, request.slot)
-            for row, chunk in enumerate(chunks, start=num_decodes)
-            if chunk.samples
-            for request in (chunk.request, *chunk.forks)
-        ]
-        chunk_rows, chunk_slots = np.array(sampling, np.int32).reshape(-1, 2).T
-        sampling_rows = np.concatenate([np.arange(num_decodes, dtype=np.int32), chunk_rows])
-        return StepRows(slots, num_scheduled, sampling_rows, np.concatenate([self._decode_slots, chunk_slots]))
+            self._decode_rows = _decode_rows([request.slot for request in scheduled.decodes])
+        return _with_chunks(self._decode_rows, scheduled.chunks) if scheduled.chunks else self._decode_rows
 
-    def build(self, rows: StepRows, backend: Backend) -> tuple[Batch, Int32]:
-        """The batch, and int32 [S]: the row of hidden states from which each sampling request samples."""
-        states, slots, counts = self._states, rows.slots, rows.num_scheduled
-        starts = np.zeros(len(slots) + 1, np.int32)
-        np.cumsum(counts, out=starts[1:])
+    def build(self, rows: StepRows, backend: Backend) -> Batch:
+        """The batch of one forward pass."""
+        states, slots, counts, starts = self._states, rows.slots, rows.num_scheduled, rows.query_start_loc
         num_tokens = int(starts[-1])
         num_computed = states.num_computed_tokens[slots]
         if num_tokens == len(slots):
@@ -86,7 +74,7 @@ class BatchBuilder:
         max_seq_len = int(seq_lens.max())
         max_blocks = -(-max_seq_len // self._block_size)
         from_host = backend.from_host
-        batch = Batch(
+        return Batch(
             input_ids=from_host(states.token_ids[token_slots, positions]),
             positions=from_host(positions),
             slot_mapping=from_host(self._slot_mapping(token_slots, positions)),
@@ -95,12 +83,38 @@ class BatchBuilder:
             query_start_loc=from_host(starts),
             num_tokens=num_tokens,
             num_requests=len(slots),
-            max_query_len=int(counts.max()),
+            max_query_len=1 if num_tokens == len(slots) else int(counts.max()),
             max_seq_len=max_seq_len,
         )
-        return batch, starts[1:][rows.sampling_rows] - 1
 
     def _slot_mapping(self, token_slots: Int32, positions: Int32) -> npt.NDArray[np.int32]:
         block_index, offset = np.divmod(positions, self._block_size)
         block_ids = self._states.block_tables[token_slots, block_index]
         return (block_ids * self._block_size + offset).astype(np.int32)
+
+
+def _decode_rows(slots: list[int]) -> StepRows:
+    """One token each, and each is sampled from."""
+    count = len(slots)
+    starts, rows = np.arange(count + 1, dtype=np.int32), np.array(slots, np.int32)
+    return StepRows(rows, np.ones(count, np.int32), starts, rows, starts[:-1], samples_all=True)
+
+
+def _with_chunks(decodes: StepRows, chunks: list[Chunk]) -> StepRows:
+    """Chunks after the decodes."""
+    slots = np.concatenate([decodes.slots, np.array([chunk.request.slot for chunk in chunks], np.int32)])
+    counts = np.concatenate([decodes.num_scheduled, np.array([chunk.num_tokens for chunk in chunks], np.int32)])
+    starts = np.zeros(len(slots) + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    ends = starts[len(decodes.slots) + 1 :] - 1
+    sampling = [
+        (end, request.slot)
+        for end, chunk in zip(ends.tolist(), chunks, strict=True)
+        if chunk.samples
+        for request in (chunk.request, *chunk.forks)
+    ]
+    chunk_tokens, chunk_slots = np.array(sampling, np.int32).reshape(-1, 2).T
+    sampling_tokens = np.concatenate([decodes.sampling_tokens, chunk_tokens])
+    samples_all = len(sampling_tokens) == starts[-1] and bool((sampling_tokens == np.arange(starts[-1])).all())
+    sampling_slots = np.concatenate([decodes.sampling_slots, chunk_slots])
+    return StepRows(slots, counts, starts, sampling_slots, sampling_tokens, samples_all)

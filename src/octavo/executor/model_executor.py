@@ -9,7 +9,7 @@ import numpy as np
 from octavo.backends.base import Array, Backend, KVCache, SampleOutput
 from octavo.executor.batch_builder import BatchBuilder, StepRows
 from octavo.executor.request_states import Int32, RequestStates
-from octavo.executor.sampling_builder import build_sampling_batch
+from octavo.executor.sampling_builder import SamplingBuilder
 from octavo.models.registry import Model
 from octavo.scheduler.output import Chunk, ExecutorOutput, SchedulerOutput, TokenLogprobs
 
@@ -46,15 +46,16 @@ class ModelExecutor:
         self._kv_cache = kv_cache
         self._states = RequestStates(max_num_seqs, max_model_len, -(-max_model_len // block_size))
         self._builder = BatchBuilder(self._states, block_size)
+        self._sampling = SamplingBuilder(self._states)
 
     def submit(self, scheduled: SchedulerOutput) -> CompletedStep:
         """Run a step: admit, copy, forward, sample."""
         self._apply(scheduled)
         rows = self._builder.rows(scheduled)
-        batch, sampling_rows = self._builder.build(rows, self.backend)
+        batch = self._builder.build(rows, self.backend)
         hidden = self.model.forward(batch, self._kv_cache)
         prompt_logprobs = self._prompt_logprobs(scheduled, hidden)
-        sampled = self._sample(hidden, rows, sampling_rows)
+        sampled = self._sample(hidden, rows)
         self._states.advance(rows.slots, rows.num_scheduled, rows.sampling_slots, sampled.token_ids)
         return CompletedStep(
             ExecutorOutput(
@@ -76,13 +77,13 @@ class ModelExecutor:
             copies = np.array(scheduled.block_copies, np.int32)
             self.backend.copy_blocks(self._kv_cache, copies[:, 0].copy(), copies[:, 1].copy())
 
-    def _sample(self, hidden: Array, rows: StepRows, sampling_rows: Int32) -> SampleOutput:
-        if len(sampling_rows) == 0:
+    def _sample(self, hidden: Array, rows: StepRows) -> SampleOutput:
+        if len(rows.sampling_slots) == 0:
             return SampleOutput(np.zeros(0, np.int32))
-        if not np.array_equal(sampling_rows, np.arange(len(hidden))):
-            hidden = self.backend.take_rows(hidden, self.backend.from_host(sampling_rows))
+        if not rows.samples_all:
+            hidden = self.backend.take_rows(hidden, self.backend.from_host(rows.sampling_tokens))
         logits = self.model.compute_logits(hidden)
-        return self.backend.sample(logits, build_sampling_batch(self._states, rows.sampling_slots))
+        return self.backend.sample(logits, self._sampling.build(rows))
 
     def _prompt_logprobs(self, scheduled: SchedulerOutput, hidden: Array) -> dict[str, tuple[int, list[TokenLogprobs]]]:
         """Log probabilities of the prompt tokens that follow the ones computed now, for the requests that asked."""

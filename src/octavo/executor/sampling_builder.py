@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from octavo.backends.base import SamplingBatch
+from octavo.executor.batch_builder import StepRows
 from octavo.executor.random_draws import uniform_draws
 from octavo.executor.request_states import Float32, Int32, RequestStates
+
+
+class SamplingBuilder:
+    """Builds sampling batches; as long as the same rows sample, only what a new position changes is built again."""
+
+    def __init__(self, states: RequestStates) -> None:
+        self._states = states
+        self._rows: StepRows | None = None
+        self._is_special = False
+        self._batch = build_sampling_batch(states, np.zeros(0, np.int32))
+
+    def build(self, rows: StepRows) -> SamplingBatch:
+        """How each of the step's sampling slots draws its next token."""
+        states, slots = self._states, rows.sampling_slots
+        if rows is not self._rows or self._is_special:
+            self._rows = rows
+            self._is_special = bool(states.special[slots].any())
+            self._batch = build_sampling_batch(states, slots)
+        elif self._batch.is_random:
+            uniform = uniform_draws(states.seeds[slots], states.num_tokens[slots])
+            self._batch = replace(self._batch, uniform=uniform)
+        return self._batch
 
 
 def build_sampling_batch(states: RequestStates, slots: Int32) -> SamplingBatch:
@@ -41,7 +66,7 @@ def build_sampling_batch(states: RequestStates, slots: Int32) -> SamplingBatch:
         bias_starts=bias[0],
         bias_token_ids=bias[1],
         bias_values=bias[2],
-        num_logprobs=int(states.num_logprobs[slots].max()),
+        num_logprobs=int(states.num_logprobs[slots].max(initial=-1)),
     )
 
 
