@@ -129,11 +129,6 @@ class SamplingBatch:
     bias_values: Float32 | None
     num_logprobs: int = -1
 
-    @property
-    def is_random(self) -> bool:
-        """Whether any row draws."""
-        return bool((self.temperature > 0).any())
-
 
 @dataclass(frozen=True, slots=True)
 class SampleOutput:

@@ -18,7 +18,7 @@ class SamplingBuilder:
     def __init__(self, states: RequestStates) -> None:
         self._states = states
         self._rows: StepRows | None = None
-        self._is_special = False
+        self._is_special = self._is_random = False
         self._batch = build_sampling_batch(states, np.zeros(0, np.int32))
 
     def build(self, rows: StepRows) -> SamplingBatch:
@@ -28,7 +28,8 @@ class SamplingBuilder:
             self._rows = rows
             self._is_special = bool(states.special[slots].any())
             self._batch = build_sampling_batch(states, slots)
-        elif self._batch.is_random:
+            self._is_random = bool((self._batch.temperature > 0).any())
+        elif self._is_random:
             uniform = uniform_draws(states.seeds[slots], states.num_tokens[slots])
             self._batch = replace(self._batch, uniform=uniform)
         return self._batch
