@@ -13,7 +13,7 @@ from support.running_server import RunningServer
 
 CHAT = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2}
 TEXT = {"prompt": "abc", "max_tokens": 2}
-NUM_FUZZED = 1500
+NUM_FUZZED = 3000
 
 BROKEN_BODIES = {
     "empty": b"",
@@ -128,6 +128,32 @@ def test_wrong_messages_are_named(http: httpx.Client, messages: object, message:
     assert message in response.json()["error"]["message"]
 
 
+def test_the_api_page_tells_the_bounds(http: httpx.Client) -> None:
+    """What it calls the least and the most is accepted, and what lies beyond is not."""
+    fields = http.get("/openapi.json").json()["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+    num_bounds = 0
+    for name, schema in fields.items():
+        for bounds in (schema, *schema.get("anyOf", ())):
+            for keyword, step in (("minimum", -1), ("maximum", 1), ("exclusiveMinimum", 0)):
+                if keyword not in bounds or bounds.get("type") == "array":
+                    continue
+                number = int if bounds["type"] == "integer" else float
+                bound, num_bounds = number(bounds[keyword]), num_bounds + 1
+                logprobs = {"logprobs": True} if name == "top_logprobs" else {}
+                beyond = http.post("/v1/chat/completions", json={**CHAT, **logprobs, name: bound + step})
+                assert beyond.status_code == 400, (name, bound + step)
+                if step and name != "n" and "_tokens" not in name:  # those go with each other, or take long
+                    within = http.post("/v1/chat/completions", json={**CHAT, **logprobs, name: bound})
+                    assert within.status_code == 200, (name, bound, within.text)
+    assert num_bounds > 20
+
+
+def test_prompt_logprobs_are_for_completions(http: httpx.Client) -> None:
+    response = http.post("/v1/chat/completions", json={**CHAT, "prompt_logprobs": 1})
+    assert response.status_code == 400
+    assert "prompt_logprobs is possible with /v1/completions only" in response.json()["error"]["message"]
+
+
 def test_what_changes_nothing_is_accepted(http: httpx.Client) -> None:
     neutral = {"tools": None, "tool_choice": "none", "response_format": {"type": "text"}, "store": False, "user": "me"}
     neutral |= {"service_tier": "auto", "parallel_tool_calls": True, "metadata": None, "stop": None, "n": None}
@@ -138,6 +164,7 @@ def test_unknown_paths_and_methods_have_the_same_shape(http: httpx.Client) -> No
     for response, status in ((http.get("/v1/nothing"), 404), (http.get("/v1/completions"), 405)):
         assert response.status_code == status
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert response.headers["allow"] == "POST"
 
 
 def test_other_content_types_are_refused(http: httpx.Client) -> None:

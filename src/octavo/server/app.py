@@ -8,7 +8,7 @@ from starlette.middleware.cors import CORSMiddleware
 import octavo
 from octavo.engine.async_engine import AsyncEngine
 from octavo.server import chat, completions, health, models, tokenize
-from octavo.server.error_handlers import add_error_handlers
+from octavo.server.error_handlers import Failure, add_error_handlers
 from octavo.server.gate import Gate
 from octavo.server.metrics import ServerMetrics
 from octavo.server.settings import ServerSettings
@@ -21,6 +21,7 @@ def create_app(settings: ServerSettings, engine: AsyncEngine) -> FastAPI:
         title="Octavo",
         version=octavo.__version__,
         description="An OpenAI-compatible server over a paged KV cache.",
+        responses={status: {"model": Failure} for status in ("4XX", "5XX")},
     )
     metrics = ServerMetrics(engine)
     engine.observer = metrics

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from octavo.errors import (
@@ -31,6 +32,21 @@ _TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
+
+
+class FailureDetails(BaseModel):
+    """What went wrong."""
+
+    message: str = Field(description="What is wrong and what to change.")
+    type: str
+    param: str | None = Field(description="The field that is wrong.")
+    code: str | None = Field(description="A word for programs.")
+
+
+class Failure(BaseModel):
+    """The body of every answer that is none, in OpenAI's shape."""
+
+    error: FailureDetails
 
 
 class ClientLeftError(Exception):
@@ -78,7 +94,9 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
-        return ApiError(error.status_code, str(error.detail))
+        found = ApiError(error.status_code, str(error.detail))
+        found.headers = {**(error.headers or {})}  # such as Allow
+        return found
     if isinstance(error, RequestValidationError):
         return _invalid_fields(error)
     if isinstance(error, QueueFullError):

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 import octavo
 from octavo.server.error_handlers import ApiError
@@ -53,7 +54,7 @@ async def memory(request: Request) -> dict[str, Any]:
     return {**report, "cached_by_age": [{"up_to_s": None if math.isinf(age) else age, "blocks": n} for age, n in ages]}
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """For Prometheus."""
     return Response(state_of(request).metrics.text(), media_type=CONTENT_TYPE)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from octavo.errors import RequestError
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import MAX_LOGPROBS, MAX_N, SamplingParams
 
 MAX_PROMPTS = 256
 MAX_CHOICES = 1024
@@ -46,6 +46,19 @@ NOT_SUPPORTED: dict[str, tuple[object, ...]] = {
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
+def _between(low: float, high: float, *, low_open: bool = False) -> Any:
+    """What the API page says of a value; :class:`SamplingParams` checks it."""
+    bounds: dict[str, Any] = {"exclusiveMinimum" if low_open else "minimum": low, "maximum": high}
+    return Field(json_schema_extra=bounds)
+
+
+NumTokens = Annotated[int, _between(1, 2**31 - 1)]
+Penalty = Annotated[FiniteFloat, _between(-2, 2)]
+Share = Annotated[FiniteFloat, _between(0, 1)]
+TokenId = Annotated[int, _between(0, 2**31 - 1)]
+NumLogprobs = Annotated[int, _between(0, MAX_LOGPROBS)]
+
+
 class Strict(BaseModel):
     """No unknown fields, no conversions between types."""
 
@@ -63,25 +76,29 @@ class RequestFields(Strict):
     """What chat and text completions have in common."""
 
     model: str | None = Field(None, description="One of the names that /v1/models lists; absent: the one model.")
-    frequency_penalty: FiniteFloat | None = None
+    frequency_penalty: Penalty | None = None
     ignore_eos: bool = Field(False, description="Go on after the model's end-of-sequence token.")
     include_stop_str_in_output: bool = False
-    logit_bias: dict[str, FiniteFloat] | None = Field(None, description="Token id → number added to its logit.")
-    max_tokens: int | None = Field(None, description="At most; what does not fit into the model is a lower limit.")
-    min_p: FiniteFloat | None = None
-    min_tokens: int = Field(0, description="No stop token before so many tokens.")
-    n: int | None = None
-    presence_penalty: FiniteFloat | None = None
-    repetition_penalty: FiniteFloat | None = None
+    logit_bias: dict[str, Annotated[FiniteFloat, _between(-100, 100)]] | None = Field(
+        None, description="Token id → number added to its logit."
+    )
+    max_tokens: NumTokens | None = Field(
+        None, description="At most; what does not fit into the model is a lower limit."
+    )
+    min_p: Share | None = None
+    min_tokens: Annotated[int, _between(0, 2**31 - 1)] = Field(0, description="No stop token before so many tokens.")
+    n: Annotated[int, _between(1, MAX_N)] | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[FiniteFloat, _between(0, 100, low_open=True)] | None = None
     seed: int | None = Field(None, description="The same request with the same seed has the same answer.")
     skip_special_tokens: bool = True
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[TokenId] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: FiniteFloat | None = None
-    top_k: int | None = None
-    top_p: FiniteFloat | None = None
+    temperature: Annotated[FiniteFloat, _between(0, 100)] | None = None
+    top_k: Annotated[int, _between(-1, 2**31 - 1)] | None = None
+    top_p: Annotated[FiniteFloat, _between(0, 1, low_open=True)] | None = None
     user: str | None = Field(None, description="Accepted for OpenAI's clients; it changes nothing and is not logged.")
     cache_salt: str | None = Field(None, description="Only requests with the same salt share cached prefixes.")
     priority: int = Field(0, ge=-(2**31), lt=2**31, description="Smaller runs sooner.")
@@ -184,8 +201,15 @@ class ChatCompletionRequest(RequestFields):
 
     messages: list[Message] = Field(min_length=1)
     logprobs: bool | None = None
-    max_completion_tokens: int | None = Field(None, description="OpenAI's newer name of max_tokens.")
+    max_completion_tokens: NumTokens | None = Field(None, description="OpenAI's newer name of max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_prompt_logprobs(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("prompt_logprobs") is not None:
+            raise ValueError("prompt_logprobs is possible with /v1/completions only")
+        return data
 
     @model_validator(mode="after")
     def _check_chat(self) -> ChatCompletionRequest:
@@ -206,10 +230,14 @@ class ChatCompletionRequest(RequestFields):
 class CompletionRequest(RequestFields):
     """Body of ``/v1/completions``."""
 
-    prompt: str | list[int] | list[str] | list[list[int]] = Field(description="Text or token ids; one prompt or many.")
+    prompt: str | list[TokenId] | list[str] | list[list[TokenId]] = Field(
+        description="Text or token ids; one prompt or many."
+    )
     echo: bool | None = Field(None, description="The prompt comes before the completion, with its log probabilities.")
-    logprobs: int | None = Field(None, ge=0, description="So many of the most likely tokens at each position.")
-    prompt_logprobs: int | None = Field(None, ge=0, description="The same for the prompt's tokens; not for streams.")
+    logprobs: NumLogprobs | None = Field(None, ge=0, description="So many of the most likely tokens at each position.")
+    prompt_logprobs: NumLogprobs | None = Field(
+        None, ge=0, description="The same for the prompt's tokens; not for streams."
+    )
 
     @model_validator(mode="after")
     def _check_completion(self) -> CompletionRequest:
@@ -269,7 +297,7 @@ class DetokenizeRequest(Strict):
     """Body of ``/detokenize``."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[TokenId]
 
 
 def _token_biases(biases: dict[str, float] | None) -> dict[int, float] | None:
