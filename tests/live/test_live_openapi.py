@@ -7,10 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from support.running_server import RunningServer, tiny_chat_model
-
-pytest.importorskip("schemathesis")
 
 
 def test_generated_requests_get_what_the_api_page_says(tmp_path: Path) -> None:
