@@ -1,6 +1,7 @@
 """How far a backend's answers are from the same model in float32, weights dequantised exactly.
 
     python benchmarks/fidelity.py [--backend native] [--model default] [--num-tokens 2000] [--json]
+    python benchmarks/fidelity.py --kv-cache-dtype int8       # also how far it is from the backend's own cache
 
 Both read the same text. At each position, KL is the divergence of the backend's next-token distribution from the
 float32 reference's, in nats; top-1 agreement is the share of positions where the most likely token is the same.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,11 +56,14 @@ def read_text(checkpoint: Checkpoint, num_tokens: int, text: Path = TEXT) -> np.
     return np.array(token_ids[:num_tokens], np.int32)
 
 
-def prefill(checkpoint: Checkpoint, backend: Backend, token_ids: np.ndarray) -> Iterator[np.ndarray]:
+def prefill(
+    checkpoint: Checkpoint, backend: Backend, token_ids: np.ndarray, kv_cache_dtype: str | None = None
+) -> Iterator[np.ndarray]:
     """Logits [chunk, V] of one request, chunk after chunk. Its blocks lie in order, so a slot is a position."""
     model = build_model(checkpoint.config, checkpoint.tensors, backend, max_model_len=len(token_ids))
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
-    kv_cache = backend.allocate_kv_cache(model.kv_cache_spec(num_blocks, BLOCK_SIZE, backend.default_kv_cache_dtype))
+    dtype = kv_cache_dtype or backend.default_kv_cache_dtype
+    kv_cache = backend.allocate_kv_cache(model.kv_cache_spec(num_blocks, BLOCK_SIZE, dtype))
     for start in range(0, len(token_ids), CHUNK_SIZE):
         end = min(start + CHUNK_SIZE, len(token_ids))
         positions = np.arange(start, end, dtype=np.int32)
@@ -78,17 +82,14 @@ def prefill(checkpoint: Checkpoint, backend: Backend, token_ids: np.ndarray) -> 
         yield backend.to_host(model.compute_logits(model.forward(batch, kv_cache)))
 
 
-def measure(checkpoint: Checkpoint, backend: Backend, token_ids: np.ndarray) -> Fidelity:
-    """Compare ``backend`` with the float32 reference, position by position."""
+def measure(expected: Iterable[np.ndarray], actual: Iterable[np.ndarray]) -> Fidelity:
+    """Compare logits, position by position."""
     divergences, agreements = [], []
-    pairs = zip(
-        prefill(checkpoint, ReferenceBackend(), token_ids), prefill(checkpoint, backend, token_ids), strict=True
-    )
-    for expected, actual in pairs:
-        divergences.append(kl_divergence(expected, actual))
-        agreements.append(expected.argmax(axis=1) == actual.argmax(axis=1))
+    for wanted, got in zip(expected, actual, strict=True):
+        divergences.append(kl_divergence(wanted, got))
+        agreements.append(wanted.argmax(axis=1) == got.argmax(axis=1))
     kl, agreement = np.concatenate(divergences), np.concatenate(agreements)
-    return Fidelity(len(token_ids), float(kl.mean()), float(kl.max()), float(agreement.mean()))
+    return Fidelity(len(kl), float(kl.mean()), float(kl.max()), float(agreement.mean()))
 
 
 def kl_divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
@@ -109,9 +110,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="native", help="native, torch, reference, or reference-bfloat16")
     parser.add_argument("--model", default="default", help="as octavo run takes it")
+    parser.add_argument("--kv-cache-dtype", help="bfloat16, float32 or int8 (default: the backend's own)")
     parser.add_argument("--num-tokens", type=int, default=2000)
     parser.add_argument("--text", type=Path, default=TEXT)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print JSON objects")
     arguments = parser.parse_args()
 
     checkpoint = open_checkpoint(resolve_model(arguments.model))
@@ -120,15 +122,28 @@ def main() -> None:
         backend: Backend = ReferenceBackend("bfloat16")
     else:
         backend = create_backend(BackendConfig(backend=arguments.backend))
-    fidelity = measure(checkpoint, backend, token_ids)
-    if arguments.json:
-        row = {"benchmark": "fidelity", "model": arguments.model, "backend": arguments.backend, **asdict(fidelity)}
-        print(json.dumps(row))
-    else:
-        print(
-            f"{arguments.backend}, {fidelity.num_tokens} tokens: mean KL {fidelity.mean_kl:.2e}, "
-            f"worst {fidelity.max_kl:.2e}, top-1 agreement {fidelity.top1_agreement:.2%}"
-        )
+    own_dtype = backend.default_kv_cache_dtype
+    dtype = arguments.kv_cache_dtype or own_dtype
+    logits = list(prefill(checkpoint, backend, token_ids, dtype))
+    reference = ReferenceBackend()
+    rows = {"float32 model": measure(prefill(checkpoint, reference, token_ids, "float32"), logits)}
+    if dtype != own_dtype:
+        rows[f"{own_dtype} cache"] = measure(prefill(checkpoint, backend, token_ids, own_dtype), logits)
+    for against, fidelity in rows.items():
+        if arguments.json:
+            names = {
+                "model": arguments.model,
+                "backend": arguments.backend,
+                "kv_cache_dtype": dtype,
+                "against": against,
+            }
+            print(json.dumps({"benchmark": "fidelity", **names, **asdict(fidelity)}))
+        else:
+            print(
+                f"{arguments.backend}, {dtype} cache, {fidelity.num_tokens} tokens, to the {against}: "
+                f"mean KL {fidelity.mean_kl:.2e}, worst {fidelity.max_kl:.2e}, "
+                f"top-1 agreement {fidelity.top1_agreement:.2%}"
+            )
 
 
 if __name__ == "__main__":

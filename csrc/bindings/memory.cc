@@ -45,8 +45,13 @@ void bind_memory(nb::module_& m) {
       .def_prop_ro("num_bytes", &Weight::num_bytes);
 
   nb::class_<KVCache>(m, "KVCache", "The pool's memory.")
-      .def(nb::init<int, int64_t, int, int, int, bool>(), nb::arg("num_layers"), nb::arg("num_blocks"),
-           nb::arg("block_size"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("is_bf16"))
+      .def("__init__",
+           [](KVCache* self, int num_layers, int64_t num_blocks, int block_size, int num_kv_heads, int head_dim,
+              const std::string& dtype) {
+             new (self) KVCache(num_layers, num_blocks, block_size, num_kv_heads, head_dim, kv_type(dtype));
+           },
+           nb::arg("num_layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("num_kv_heads"),
+           nb::arg("head_dim"), nb::arg("dtype"))
       .def("copy_blocks",
            [](KVCache& self, const InArray& source, const InArray& target) {
              const int32_t* from = vector<const int32_t>(source, "source");

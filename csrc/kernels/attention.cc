@@ -1,38 +1,95 @@
 // Paged attention of a few query rows over a range of chunks, by fused multiply-adds.
 //
-// A query is two numbers, high + low: what the cache's type holds of it, and what that leaves (exactly 0 for a float32
-// cache). So keys are the only rounding in a score, and bfloat16 tiles can still compute it.
+// A query is two numbers, high + low: what bfloat16 holds of it, and what that leaves (a float32 cache needs no low part).
+// So keys are the only rounding in a score, and bfloat16 tiles can still compute it.
 //
 // Per chunk and row: scores (pairs of dimensions as in a matmul, groups of 32: acc = acc + (even + odd), of each group
-// first with the high parts, then with the low ones), their maximum, weights
-// w = exp(score - maximum), which a bfloat16 cache rounds to bfloat16, the sum of the weights (lane-wise over tiles of 16
-// positions, then a tree), and the weighted sum of values (pairs of positions, groups of 16: acc = acc + (even + odd)).
+// first with the high parts, then with the low ones; then times the key's scale, if it has one, and times `scale`), their
+// maximum, weights w = exp(score - maximum), the sum of the weights (lane-wise over tiles of 16 positions, then a tree),
+// and the weighted sum of values (pairs of positions, groups of 16: acc = acc + (even + odd)). A bfloat16 cache rounds w to
+// bfloat16 before either sum; an int8 cache sums w as it is, and weighs a value's codes by w * scale, rounded to bfloat16.
 // What a row does not see has weight 0, which changes no bit of a sum.
-#include <type_traits>
+#include <algorithm>
+#include <cstring>
 
 #include "kernels/attention_state.h"
-#include "kernels/matmul_panel.h"
+#include "simd/unroll.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
 
+// Rows at a time, and how many of them have even and odd sums that fit the registers together.
 #if defined(OCTAVO_ISA_AVX512) || defined(OCTAVO_ISA_AMX)
-constexpr int kRowBlock = 4;
+constexpr int kRowBlock = 8, kRowsInOnePass = 8;
 #elif defined(OCTAVO_ISA_AVX2)
-constexpr int kRowBlock = 2;
+constexpr int kRowBlock = 6, kRowsInOnePass = 2;
 #else
-constexpr int kRowBlock = 1;
+constexpr int kRowBlock = 2, kRowsInOnePass = 2;
 #endif
 
-F32x16 round_like(const uint16_t*, F32x16 x) { return round_to_bf16(x); }
-F32x16 round_like(const float*, F32x16 x) { return x; }
+constexpr int kMaxOperands = 2 * kMaxQueryRows;
+
+// Adds the products of num_pairs pairs, even and odd ones in a chain each:
+//   sums[r] = sum of a[r][2i] * b_even[i] + sum of a[r][2i + 1] * b_odd[i]
+// Rows of `a` lie kStride apart; as many elements at `next` come nearer meanwhile.
+template <int R, int kStride, class T>
+OCTAVO_INLINE void multiply_pairs(const float* a, const T* b, int num_pairs, const T* next, F32x16 (&sums)[R]) {
+  F32x16 even[R], odd[R];
+  unroll<R>([&](auto r) { even[r] = odd[r] = zero_f32(); });
+  if constexpr (R <= kRowsInOnePass) {
+    for (int i = 0; i < num_pairs; ++i) {
+      F32x16 b_even, b_odd;
+      load_pairs(b + 32 * i, b_even, b_odd);
+      __builtin_prefetch(next + 32 * i);
+      unroll<R>([&](auto r) { even[r] = fma(broadcast(a[r * kStride + 2 * i]), b_even, even[r]); });
+      unroll<R>([&](auto r) { odd[r] = fma(broadcast(a[r * kStride + 2 * i + 1]), b_odd, odd[r]); });
+    }
+  } else {
+    for (int i = 0; i < num_pairs; ++i) {
+      F32x16 b_even, b_odd;
+      load_pairs(b + 32 * i, b_even, b_odd);
+      __builtin_prefetch(next + 32 * i);
+      unroll<R>([&](auto r) { even[r] = fma(broadcast(a[r * kStride + 2 * i]), b_even, even[r]); });
+    }
+    for (int i = 0; i < num_pairs; ++i) {
+      F32x16 b_even, b_odd;
+      load_pairs(b + 32 * i, b_even, b_odd);
+      unroll<R>([&](auto r) { odd[r] = fma(broadcast(a[r * kStride + 2 * i + 1]), b_odd, odd[r]); });
+    }
+  }
+  unroll<R>([&](auto r) { sums[r] = add(even[r], odd[r]); });
+}
+
+// Copies 16 pairs, zeros for what is not seen.
+template <class T>
+void copy_pairs(const T* pairs, bool even_seen, bool odd_seen, T* target) {
+  if (even_seen && odd_seen) {
+    std::memcpy(target, pairs, 32 * sizeof(T));
+    return;
+  }
+  for (int i = 0; i < 32; i += 2) {
+    target[i] = even_seen ? pairs[i] : T{0};
+    target[i + 1] = odd_seen ? pairs[i + 1] : T{0};
+  }
+}
+
+// Calls f(Constant<R>, first row) for runs of R rows, R at most kBlock.
+template <int kBlock, class F>
+void by_rows(int num_rows, const F& f) {
+  int row = 0;
+  for (; row + kBlock <= num_rows; row += kBlock) f(Constant<kBlock>{}, row);
+  unroll<kBlock, 1>([&](auto rest) {
+    if (rest == num_rows - row) f(rest, row);
+  });
+}
 
 template <class T>
 struct Workspace {
-  alignas(64) float q[kMaxQueryRows][kMaxHeadDim], q_low[kMaxQueryRows][kMaxHeadDim];
+  alignas(64) float q[kMaxOperands][kMaxHeadDim];  // of each row: the high part, then the low one if there is one
   alignas(64) float weights[kMaxQueryRows][kChunk];  // scores first
   alignas(64) float sums[kMaxQueryRows][kMaxHeadDim];
   alignas(64) T tile[kTile * kMaxHeadDim];  // a K or V tile that does not lie in the cache as it is needed
+  alignas(64) float k_scales[kTile], v_scales[kChunk];
   RowState state[kMaxQueryRows];
 };
 
@@ -51,7 +108,10 @@ int clamp_lane(int64_t lane) { return lane < 0 ? 0 : lane > kTile ? kTile : stat
 
 template <class T>
 class Walk {
-  static constexpr bool kSplitsQueries = std::is_same_v<T, uint16_t>;  // a float32 cache holds all of a query
+  static constexpr bool kHasScales = sizeof(T) == 1;
+  static constexpr bool kIsBf16 = sizeof(T) == 2;
+  static constexpr bool kIsExact = sizeof(T) == 4;
+  static constexpr int kParts = kIsExact ? 1 : 2;  // of a query
 
  public:
   Walk(const KVLayer& kv, const AttentionItem& item, Workspace<T>& work)
@@ -62,11 +122,12 @@ class Walk {
     const int head_dim = layout_.head_dim;
     for (int row = 0; row < item_.num_rows(); ++row) {
       const float* q = item_.q + row / item_.num_heads * item_.q_stride + row % item_.num_heads * item_.q_head_stride;
+      float* operand = w_.q[row * kParts];
       for (int d = 0; d < padded_; d += 16) {
         const F32x16 x = head_dim - d >= 16 ? load(q + d) : load_partial(q + d, head_dim - d);
-        const F32x16 high = round_like(w_.tile, x);
-        store(w_.q[row] + d, high);
-        store(w_.q_low[row] + d, round_like(w_.tile, sub(x, high)));
+        const F32x16 high = kIsExact ? x : round_to_bf16(x);
+        store(operand + d, high);
+        if (!kIsExact) store(operand + kMaxHeadDim + d, round_to_bf16(sub(x, high)));
       }
     }
   }
@@ -78,7 +139,9 @@ class Walk {
     end_tile_ = (std::min(first + kChunk, high_) + kTile - 1) / kTile;
     for (int64_t tile = first_tile_; tile < end_tile_; ++tile) {
       const T* k = k_tile(tile);
-      by_rows([&]<int R>(int row) { scores<R>(k, tile, row); });
+      const T* next = tile + 1 < end_tile_ ? k_in_cache(tile + 1) : v_in_cache(first_tile_);
+      if (kHasScales) load_scales(tile);
+      by_rows<kRowBlock / kParts>(item_.num_rows(), [&](auto rows, int row) { scores<rows>(k, next, tile, row); });
     }
     for (int row = 0; row < item_.num_rows(); ++row) softmax(row, m[row], l[row]);
     for (int row = 0; row < item_.num_rows(); ++row) {
@@ -87,94 +150,123 @@ class Walk {
     for (int64_t tile = first_tile_; tile < end_tile_; ++tile) {
       int64_t stride;
       const T* v = v_tile(tile, stride);
-      by_rows([&]<int R>(int row) { weigh_values<R>(v, stride, tile, row); });
+      const T* next = v;
+      if (tile + 1 < end_tile_) {
+        next = v_in_cache(tile + 1);
+      } else if (end_tile_ * kTile < high_) {
+        next = k_in_cache(end_tile_);
+      }
+      by_rows<kRowBlock>(item_.num_rows(), [&](auto rows, int row) { weigh_values<rows>(v, stride, next, tile, row); });
     }
   }
 
  private:
-  template <class F>
-  void by_rows(F&& f) {
-    int row = 0;
-    for (; row + kRowBlock <= item_.num_rows(); row += kRowBlock) f.template operator()<kRowBlock>(row);
-    const int left = item_.num_rows() - row;
-    if constexpr (kRowBlock > 1) {
-      if (left == 1) f.template operator()<1>(row);
-    }
-    if constexpr (kRowBlock > 2) {
-      if (left == 2) f.template operator()<2>(row);
-      if (left == 3) f.template operator()<3>(row);
-    }
+  const uint8_t* block_of(int64_t position) const {
+    return kv_.blocks + item_.block_table[position / layout_.block_size] * kv_.block_bytes;
   }
 
   const T* head_in_block(int64_t position) const {
-    const int64_t block = item_.block_table[position / layout_.block_size];
-    return reinterpret_cast<const T*>(kv_.blocks + block * kv_.block_bytes) + item_.kv_head * layout_.head_elements();
+    return reinterpret_cast<const T*>(block_of(position)) + item_.kv_head * layout_.head_elements();
   }
 
-  // [D / 2][16 positions][2]. Positions that nobody sees may be anything: their lanes are masked.
+  // Scales of the head's keys (0) or values (1), from `position` to the end of its block.
+  const float* scales_in_block(int64_t position, int of_values) const {
+    const float* scales = reinterpret_cast<const float*>(block_of(position) + layout_.scales_offset());
+    return scales + of_values * layout_.num_scales() + item_.kv_head * layout_.block_size + position % layout_.block_size;
+  }
+
+  // Where a tile begins, if the cache is tiled; otherwise something to prefetch.
+  const T* k_in_cache(int64_t tile) const {
+    return head_in_block(tile * kTile) + layout_.k_index(static_cast<int>(tile * kTile % layout_.block_size), 0);
+  }
+  const T* v_in_cache(int64_t tile) const {
+    const int in_block = static_cast<int>(tile * kTile % layout_.block_size);
+    return head_in_block(tile * kTile) + layout_.v_offset() + layout_.v_index(in_block, 0);
+  }
+
+  bool is_seen(int64_t position) const { return position >= low_ && position < high_; }
+
+  // As the cache has K tiles. Positions that nobody sees may be anything: their lanes are masked.
   const T* k_tile(int64_t tile) {
-    const int64_t position = tile * kTile;
-    if (layout_.is_tiled()) return head_in_block(position) + layout_.k_index(position % layout_.block_size, 0);
+    if (layout_.is_tiled()) return k_in_cache(tile);
+    const KVLayout tiled{layout_.type, kTile, 1, layout_.head_dim};
     for (int i = 0; i < kTile; ++i) {
-      if (position + i >= high_ || position + i < low_) continue;
-      const T* row = head_in_block(position + i) + layout_.k_index((position + i) % layout_.block_size, 0);
-      for (int d = 0; d < padded_; ++d) w_.tile[(d / 2 * kTile + i) * 2 + d % 2] = row[d];
+      const int64_t position = tile * kTile + i;
+      if (!is_seen(position)) continue;
+      const T* row = head_in_block(position) + layout_.k_index(static_cast<int>(position % layout_.block_size), 0);
+      for (int d = 0; d < padded_; ++d) w_.tile[tiled.k_index(i, d)] = row[d];
     }
     return w_.tile;
   }
 
-  // [D / 16][8 pairs of positions][16 dimensions][2], where `stride` elements lie between runs of 16 dimensions. Values at
-  // positions that nobody sees are zero: their weight is, and zero times what an old owner left might be NaN.
+  // As the cache has V tiles, where `stride` elements lie between runs of 16 dimensions. Values at positions that nobody
+  // sees are zero: their weight is, and zero times what an old owner left might be NaN. (No code is NaN.)
   const T* v_tile(int64_t tile, int64_t& stride) {
     const int64_t position = tile * kTile;
-    const bool whole = position >= low_ && position + kTile <= high_;
-    if (layout_.is_tiled() && whole) {
+    if (layout_.is_tiled()) {
+      const T* v = v_in_cache(tile);
       stride = layout_.block_size * 16;
-      return head_in_block(position) + layout_.v_offset() + layout_.v_index(position % layout_.block_size, 0);
+      if (kHasScales || (is_seen(position) && is_seen(position + kTile - 1))) return v;
+      for (int d = 0; d < padded_; d += 16, v += stride) {
+        for (int i = 0; i < kTile; i += 2) {
+          copy_pairs(v + i * 16, is_seen(position + i), is_seen(position + i + 1), w_.tile + (d + i) * 16);
+        }
+      }
+      stride = kTile * 16;
+      return w_.tile;
     }
     stride = kTile * 16;
+    const KVLayout tiled{layout_.type, kTile, 1, layout_.head_dim};
     for (int i = 0; i < kTile; ++i) {
-      const bool seen = position + i >= low_ && position + i < high_;
-      const T* head = seen ? head_in_block(position + i) + layout_.v_offset() : nullptr;
+      const bool seen = is_seen(position + i);
       const int in_block = static_cast<int>((position + i) % layout_.block_size);
-      for (int d = 0; d < padded_; ++d) {
-        w_.tile[((d / 16 * 8 + i / 2) * 16 + d % 16) * 2 + i % 2] = seen ? head[layout_.v_index(in_block, d)] : T{0};
-      }
+      const T* row = seen ? head_in_block(position + i) + layout_.v_offset() + layout_.v_index(in_block, 0) : nullptr;
+      for (int d = 0; d < padded_; ++d) w_.tile[tiled.v_index(i, d)] = seen ? row[d] : T{0};
     }
     return w_.tile;
   }
 
-  template <int R>
-  void scores(const T* k, int64_t tile, int row) {
-    F32x16 acc[R];
-    for (int r = 0; r < R; ++r) acc[r] = zero_f32();
+  // Of a tile's keys, and of its values to their place in the chunk: zero where nobody looks, for zero times NaN is NaN.
+  void load_scales(int64_t tile) {
+    const int64_t position = tile * kTile;
+    float* v_scales = w_.v_scales + position % kChunk;
+    const int run = std::min(kTile, layout_.block_size);  // positions of the tile that lie in one block
+    for (int i = 0; i < kTile; i += run) {
+      if (position + i >= high_ || position + i + run <= low_) {
+        std::memset(v_scales + i, 0, sizeof(float) * static_cast<size_t>(run));
+        continue;
+      }
+      std::memcpy(w_.k_scales + i, scales_in_block(position + i, 0), sizeof(float) * static_cast<size_t>(run));
+      std::memcpy(v_scales + i, scales_in_block(position + i, 1), sizeof(float) * static_cast<size_t>(run));
+    }
+    const int low = clamp_lane(low_ - position), high = clamp_lane(high_ - position);
+    store(v_scales, select_range(load(v_scales), low, high, zero_f32()));
+    if (layout_.is_tiled() && position + kTile < high_) {
+      __builtin_prefetch(scales_in_block(position + kTile, 0));
+      __builtin_prefetch(scales_in_block(position + kTile, 1));
+    }
+  }
+
+  template <int kRows>
+  void scores(const T* k, const T* next, int64_t tile, int row) {
+    F32x16 acc[kRows];
+    unroll<kRows>([&](auto r) { acc[r] = zero_f32(); });
     for (int group = 0; group < padded_; group += 32) {
-      F32x16 even[R], odd[R], even_low[R], odd_low[R];
-      for (int r = 0; r < R; ++r) even[r] = odd[r] = even_low[r] = odd_low[r] = zero_f32();
-      const int end = std::min(group + 32, padded_);
-      for (int d = group; d < end; d += 2) {
-        F32x16 k_even, k_odd;
-        load_pairs(k + d * kTile, k_even, k_odd);
-        for (int r = 0; r < R; ++r) {
-          even[r] = fma(broadcast(w_.q[row + r][d]), k_even, even[r]);
-          odd[r] = fma(broadcast(w_.q[row + r][d + 1]), k_odd, odd[r]);
-          if constexpr (kSplitsQueries) {
-            even_low[r] = fma(broadcast(w_.q_low[row + r][d]), k_even, even_low[r]);
-            odd_low[r] = fma(broadcast(w_.q_low[row + r][d + 1]), k_odd, odd_low[r]);
-          }
-        }
-      }
-      for (int r = 0; r < R; ++r) {
-        acc[r] = add(acc[r], add(even[r], odd[r]));
-        if constexpr (kSplitsQueries) acc[r] = add(acc[r], add(even_low[r], odd_low[r]));
-      }
+      F32x16 sums[kRows * kParts];
+      const int num_pairs = std::min(32, padded_ - group) / 2;
+      multiply_pairs<kRows * kParts, kMaxHeadDim>(w_.q[row * kParts] + group, k + group * kTile, num_pairs,
+                                                  next + group * kTile, sums);
+      unroll<kRows>([&](auto r) { unroll<kParts>([&](auto part) { acc[r] = add(acc[r], sums[r * kParts + part]); }); });
     }
     const F32x16 scale = broadcast(item_.scale), hidden = from_bits(broadcast_u32(0xff800000u));
-    for (int r = 0; r < R; ++r) {
+    unroll<kRows>([&](auto r) {
       const Visible seen = visible(item_, (row + r) / item_.num_heads);
       const int low = clamp_lane(seen.low - tile * kTile), high = clamp_lane(seen.high - tile * kTile);
-      store(w_.weights[row + r] + tile * kTile % kChunk, select_range(mul(acc[r], scale), low, high, hidden));
-    }
+      const F32x16 unscaled = kHasScales ? mul(acc[r], load(w_.k_scales)) : acc[r];
+      F32x16 score = mul(unscaled, scale);
+      if (low > 0 || high < kTile) score = select_range(score, low, high, hidden);
+      store(w_.weights[row + r] + tile * kTile % kChunk, score);
+    });
   }
 
   void softmax(int row, float& m, float& l) {
@@ -186,31 +278,24 @@ class Walk {
     F32x16 sum = zero_f32();
     const F32x16 offset = broadcast(m == -INFINITY ? 0.0f : m);  // a row that sees nothing here: all weights 0
     for (int64_t i = begin; i < end; i += kTile) {
-      const F32x16 weight = round_like(w_.tile, exp(sub(load(weights + i), offset)));
+      F32x16 weight = exp(sub(load(weights + i), offset));
+      if (kIsBf16) weight = round_to_bf16(weight);
       sum = add(sum, weight);
-      store(weights + i, weight);
+      store(weights + i, kHasScales ? round_to_bf16(mul(weight, load(w_.v_scales + i))) : weight);
     }
     l = reduce_add(sum);
   }
 
-  template <int R>
-  void weigh_values(const T* v, int64_t stride, int64_t tile, int row) {
-    const int64_t column = tile * kTile % kChunk;
-    for (int d = 0; d < padded_; d += 16, v += stride) {
-      F32x16 even[R], odd[R];
-      for (int r = 0; r < R; ++r) even[r] = odd[r] = zero_f32();
-      for (int i = 0; i < kTile; i += 2) {
-        F32x16 v_even, v_odd;
-        load_pairs(v + i * 16, v_even, v_odd);
-        for (int r = 0; r < R; ++r) {
-          even[r] = fma(broadcast(w_.weights[row + r][column + i]), v_even, even[r]);
-          odd[r] = fma(broadcast(w_.weights[row + r][column + i + 1]), v_odd, odd[r]);
-        }
-      }
-      for (int r = 0; r < R; ++r) {
+  template <int kRows>
+  void weigh_values(const T* v, int64_t stride, const T* next, int64_t tile, int row) {
+    const float* weights = w_.weights[row] + tile * kTile % kChunk;
+    for (int d = 0; d < padded_; d += 16, v += stride, next += stride) {
+      F32x16 tile_sums[kRows];
+      multiply_pairs<kRows, kChunk>(weights, v, kTile / 2, next, tile_sums);
+      unroll<kRows>([&](auto r) {
         float* sums = w_.sums[row + r] + d;
-        store(sums, add(load(sums), add(even[r], odd[r])));
-      }
+        store(sums, add(load(sums), tile_sums[r]));
+      });
     }
   }
 
@@ -255,10 +340,10 @@ void attend(const KVLayer& kv, const AttentionItem& item) {
 }  // namespace
 
 void attention(const KVLayer& kv, const AttentionItem& item) {
-  if (kv.is_bf16) {
-    attend<uint16_t>(kv, item);
-  } else {
-    attend<float>(kv, item);
+  switch (kv.layout.type) {
+    case KVType::kBf16: return attend<uint16_t>(kv, item);
+    case KVType::kF32: return attend<float>(kv, item);
+    case KVType::kInt8: return attend<int8_t>(kv, item);
   }
 }
 

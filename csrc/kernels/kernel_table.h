@@ -52,7 +52,6 @@ struct KVLayer {
   const uint8_t* blocks;
   int64_t block_bytes;
   KVLayout layout;
-  bool is_bf16;
 };
 
 // Query rows that one item of attention handles, so many that a tile is full.

@@ -7,7 +7,9 @@
 // Lane operations that each header below defines:
 //   zero_f32, broadcast, load, store, load_partial, store_partial, add, sub, mul, div, fma, max, negate
 //   load_f16                         sixteen IEEE halves
-//   load_pairs(p, even, odd)         thirty-two numbers, those at even and those at odd places; float or bfloat16
+//   load_i8                          sixteen signed bytes
+//   load_pairs(p, even, odd)         thirty-two numbers, those at even and those at odd places; float or bfloat16. Bytes
+//                                    lie apart instead: sixteen that are called even, then sixteen odd ones
 //   store_bf16                       the high halves of lanes that round_to_bf16 gave
 //   bits, from_bits, load_u32, broadcast_u32, shift_left<n>, shift_right<n>, add_u32, and_u32, or_u32
 //   lookup16(table, index)           one of sixteen floats by the low four bits of each lane
@@ -35,6 +37,11 @@ inline void load_pairs(const uint16_t* p, F32x16& even, F32x16& odd) {
   const U32x16 pairs = load_u32(p);
   even = even_bf16(pairs);
   odd = odd_bf16(pairs);
+}
+
+inline void load_pairs(const int8_t* p, F32x16& even, F32x16& odd) {
+  even = load_i8(p);
+  odd = load_i8(p + 16);
 }
 
 // Rounds to the nearest bfloat16, ties to even, kept as float. A NaN stays a NaN.

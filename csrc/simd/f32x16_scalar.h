@@ -41,6 +41,8 @@ inline F32x16 max(F32x16 a, F32x16 b) { OCTAVO_LANES(F32x16, a.v[i] > b.v[i] ? a
 
 inline F32x16 load_f16(const uint16_t* p) { OCTAVO_LANES(F32x16, half_to_float(p[i])); }
 
+inline F32x16 load_i8(const int8_t* p) { OCTAVO_LANES(F32x16, static_cast<float>(p[i])); }
+
 inline void load_pairs(const float* p, F32x16& even, F32x16& odd) {
   for (int i = 0; i < 16; ++i) {
     even.v[i] = p[2 * i];

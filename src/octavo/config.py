@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.errors import ConfigError
 
-KV_CACHE_DTYPES = ("auto", "bfloat16", "float32")
+KV_CACHE_DTYPES = ("auto", "bfloat16", "float32", "int8")
 EVICTION_POLICIES = ("lru", "radix-lru", "sieve", "s3-fifo", "gdsf", "reuse")
 
 
@@ -23,7 +23,7 @@ class CacheConfig:
         block_size: tokens per block.
         num_blocks: blocks in the pool; ``None``: from ``kv_cache_memory_bytes`` or the memory that is really there.
         kv_cache_memory_bytes: size of the pool in bytes, instead of ``num_blocks``.
-        kv_cache_dtype: ``auto`` takes the backend's default (bfloat16 on native).
+        kv_cache_dtype: ``auto`` takes the backend's default (bfloat16 on native); ``int8`` takes about half its memory.
         enable_prefix_caching: share full blocks between requests that begin alike.
         eviction_policy: which cached block goes when a blank one is needed, one of
             ``EVICTION_POLICIES``, each a file of ``octavo.kvcache.policies``.

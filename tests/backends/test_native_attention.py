@@ -7,6 +7,7 @@ import pytest
 
 from octavo.backends.base import Batch, KVCacheSpec
 from octavo.backends.native import NativeBackend, cpu_plan
+from octavo.backends.reference.int8 import quantize_heads
 from octavo.errors import BackendError
 
 NUM_HEADS, NUM_KV_HEADS = 6, 2
@@ -41,7 +42,7 @@ class Context:
             start = sum(blocks_each[:request])
             tables[request, :count] = order[start : start + count]
         cache = backend.allocate_kv_cache(KVCacheSpec(1, num_blocks, block_size, NUM_KV_HEADS, self.head_dim, dtype))
-        cache.bytes()[:] = 0xFF  # NaN in bfloat16 and float32
+        cache.bytes()[:] = 0xFF  # NaN in bfloat16 and float32, and in the scales of int8
         results = [np.empty((n, NUM_HEADS * self.head_dim), np.float32) for n in self.lengths]
         for first in range(0, max(self.lengths), chunk):
             spans = [(r, first, min(first + chunk, n)) for r, n in enumerate(self.lengths) if first < n]
@@ -89,7 +90,7 @@ def assert_equal_bits(got: list[np.ndarray], expected: list[np.ndarray], message
         np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32), err_msg=message)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 @pytest.mark.parametrize("head_dim", [8, 20, 64, 80])
 def test_equal_bits_on_every_isa_thread_count_chunk_and_block_size(head_dim: int, dtype: str, monkeypatch) -> None:
     context = Context([1, 37, 300], head_dim)
@@ -120,6 +121,39 @@ def test_float32_cache_keeps_float32_precision() -> None:
     context = Context([400], 64)
     got = context.run(NativeBackend(num_threads=2), 16, 400, "float32")
     np.testing.assert_allclose(got[0], context.exact(rounded=False)[0], atol=5e-6)
+
+
+def test_int8_cache_is_as_close_as_its_codes_are() -> None:
+    context = Context([400], 64)
+    got = context.run(NativeBackend(num_threads=2), 16, 400, "int8")[0]
+    for x in (context.k, context.v):
+        codes, scales = quantize_heads(x[0])
+        x[0] = codes * scales[..., np.newaxis]
+    # What is left is that weights of values are rounded to bfloat16, each by at most 2^-9 of itself.
+    exact = context.exact(rounded=False)[0]
+    assert np.abs(got - exact).max() < 2.0**-8 * np.abs(exact).max()
+
+
+def test_int8_codes_are_those_of_the_reference() -> None:
+    """In blocks of one token: codes of K by head, those of V, then the scales of both."""
+    rng = np.random.default_rng(3)
+    num_tokens, num_heads, head_dim = 50, 2, 32
+    k, v = (rng.standard_normal((num_tokens, num_heads, head_dim)).astype(np.float32) for _ in range(2))
+    k *= np.float32(10.0) ** rng.integers(-34, 30, (num_tokens, num_heads, 1)).astype(np.float32)
+    k[0], v[1, 0], v[2, 1, 5], k[3, 0, 0], k[4, 1, 31] = 0, 1e-31, np.nan, np.inf, -np.inf
+    v[5, 0], v[6, 0] = np.linspace(-127, 127, head_dim), np.linspace(-12.7, 12.7, head_dim).astype(np.float32)
+    backend = NativeBackend(num_threads=1)
+    cache = backend.allocate_kv_cache(KVCacheSpec(1, num_tokens, 1, num_heads, head_dim, "int8"))
+    backend.reshape_and_cache(k, v, cache, 0, np.arange(num_tokens, dtype=np.int32))
+    blocks = cache.bytes().reshape(num_tokens, -1)
+    split = 2 * num_heads * head_dim
+    codes = blocks[:, :split].view(np.int8).reshape(num_tokens, 2, num_heads, head_dim)
+    scales = blocks[:, split:].copy().view(np.float32).reshape(num_tokens, 2, num_heads)
+    for index, x in enumerate((k, v)):
+        expected_codes, expected_scales = quantize_heads(x)
+        np.testing.assert_array_equal(codes[:, index], expected_codes)
+        np.testing.assert_array_equal(scales[:, index], expected_scales)
+        assert np.isnan(expected_scales).sum() == (2 if index == 0 else 1)
 
 
 def test_decode_of_a_long_context_does_not_depend_on_how_threads_share_it(monkeypatch: pytest.MonkeyPatch) -> None:

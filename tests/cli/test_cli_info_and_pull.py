@@ -55,6 +55,11 @@ def test_info_counts_with_the_block_size_and_dtype_it_is_given(run_octavo: RunOc
     assert (info["name"], info["format"], info["weight_bytes_by_type"].keys()) == ("llama", "safetensors", {"F32"})
 
 
+def test_an_int8_cache_takes_half_the_memory_and_its_scales(run_octavo: RunOctavo) -> None:
+    cache = json.loads(run_octavo("info", "--kv-cache-dtype", "int8", "--json").stdout)["kv_cache"]
+    assert cache["bytes_per_token"] == 2 * 30 * 3 * (64 + 4)
+
+
 def test_info_for_people_says_the_same(run_octavo: RunOctavo) -> None:
     lines = run_octavo("info").stdout.splitlines()
     assert "  architecture  llama, 30 layers, hidden size 576" in lines

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from octavo.cli.main import build_parser, main
-from octavo.cli.simulate import find_model
+from octavo.cli.simulate import find_model, make_deployment
 
 SMALL = "chat:users=300,duration_s=90"
 CONFIG = Path(__file__).parents[1] / "golden" / "models" / "llama" / "config.json"
@@ -44,6 +44,14 @@ def test_the_same_command_prints_the_same(capsys: pytest.CaptureFixture[str]) ->
     first = capsys.readouterr().out
     simulate(SMALL, "--json")
     assert capsys.readouterr().out == first
+
+
+def test_an_int8_cache_holds_nearly_twice_the_tokens() -> None:
+    def num_blocks(*arguments: str) -> int:
+        return make_deployment(build_parser().parse_args(["simulate", SMALL, *arguments])).num_blocks
+
+    ratio = num_blocks("--kv-cache-dtype", "int8") / num_blocks()
+    assert ratio == pytest.approx(2 * 128 / (128 + 4), rel=1e-4)
 
 
 def test_a_plan_tells_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ void test_attention() {
   constexpr int kHeads = 6, kKvHeads = 2;
   for (int head_dim : {8, 24, 64, 256}) {
     for (int block_size : {1, 8, 16, 64}) {
-      for (bool is_bf16 : {true, false}) {
+      for (KVType type : {KVType::kBf16, KVType::kF32, KVType::kInt8}) {
         const int64_t length = 70, width = kHeads * head_dim, kv_width = kKvHeads * head_dim;
         const auto q = random_floats(static_cast<size_t>(length * width), 3);
         const auto k = random_floats(static_cast<size_t>(length * kv_width), 4);
@@ -105,7 +105,7 @@ void test_attention() {
         std::vector<float> expected;
         for (Isa isa : available_isas()) {
           Runtime runtime(isa, 2);
-          KVCache cache(1, num_blocks, block_size, kKvHeads, head_dim, is_bf16);
+          KVCache cache(1, num_blocks, block_size, kKvHeads, head_dim, type);
           std::memset(cache.pages().data(), 0xff, cache.pages().size());
           cache.write(runtime, 0, {k.data(), length, kKvHeads, head_dim, kv_width, head_dim},
                       {v.data(), length, kKvHeads, head_dim, kv_width, head_dim}, slots.data());

@@ -196,6 +196,29 @@ def test_pools_that_hold_hardly_one_request(
         assert llm.engine.core.scheduler.stats.num_preemptions >= 8
 
 
+def test_an_int8_cache(llama: str, expected_of_llama: list[Any]) -> None:
+    """Scales go wherever codes go: into shared blocks, copies of parts, and blocks that preemption gave to others."""
+    chosen = CASES[2::3]
+    expected = alone(llama, chosen, kv_cache_dtype="int8")
+    assert expected != expected_of_llama[2::3]
+    for num_threads, block_size, num_blocks in ((2, 16, 256), (1, 8, -(-LONGEST // 8))):
+        llm = LLM(
+            llama,
+            num_threads=num_threads,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            max_num_batched_tokens=40,
+            max_num_seqs=5,
+            kv_cache_dtype="int8",
+        )
+        admit_at_once(llm)
+        assert signatures(llm, chosen) == expected
+        assert signatures(llm, chosen) == expected
+        stats = llm.engine.core.scheduler.stats
+        assert stats.num_cached_tokens > 0
+        assert num_blocks == 256 or stats.num_preemptions > 0
+
+
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("period, phase", [(2, 0), (2, 1), (5, 3)])
 def test_preemption_at_every_step_parity(

@@ -41,6 +41,9 @@ def test_cache_sized_blindly() -> None:
     assert num_blocks * BLOCK_BYTES <= free * FREE_MEMORY_SHARE < (num_blocks + 1) * BLOCK_BYTES
     wide = KVCacheSpec(num_layers=3, num_blocks=1, block_size=16, num_kv_heads=2, head_dim=8, dtype="float32")
     assert choose_num_blocks(CacheConfig(), wide, 10**9, free) == 81
+    narrow = KVCacheSpec(num_layers=3, num_blocks=1, block_size=16, num_kv_heads=2, head_dim=8, dtype="int8")
+    assert narrow.bytes_per_token == 2 * 3 * 2 * (8 + 4)
+    assert choose_num_blocks(CacheConfig(), narrow, 10**9, free) == 217
 
 
 @pytest.mark.parametrize(

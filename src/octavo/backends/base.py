@@ -37,7 +37,8 @@ class KVCacheSpec:
     """Shape of the paged KV cache.
 
     Attributes:
-        dtype: ``bfloat16`` or ``float32``.
+        dtype: ``bfloat16``, ``float32``, or ``int8``: codes of -127 … 127 with a float32 scale for each token's K and V
+            of each head. A number is ``code * scale``, and ``scale = largest magnitude / 127``.
     """
 
     num_layers: int
@@ -49,9 +50,10 @@ class KVCacheSpec:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of K and V of one token over all layers."""
-        itemsize = {"bfloat16": 2, "float32": 4}[self.dtype]
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+        """Bytes of K and V of one token over all layers, scales among them."""
+        itemsize = {"bfloat16": 2, "float32": 4, "int8": 1}[self.dtype]
+        scale_bytes = 4 if self.dtype == "int8" else 0
+        return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * itemsize + scale_bytes)
 
     @property
     def num_bytes(self) -> int:

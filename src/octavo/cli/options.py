@@ -89,7 +89,11 @@ def add_backend_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
 def add_cache_options(group: argparse._ArgumentGroup) -> None:
     """The shape of the KV cache."""
     group.add_argument("--block-size", type=int, metavar="N", help="tokens per KV block, a power of two (default: 16)")
-    group.add_argument("--kv-cache-dtype", metavar="T", help="bfloat16 or float32 (default: the backend's own)")
+    group.add_argument(
+        "--kv-cache-dtype",
+        metavar="T",
+        help="bfloat16, float32, or int8: half the memory of bfloat16 (default: the backend's own)",
+    )
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import json
 import sys
@@ -63,6 +64,12 @@ def _add_replica_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hardware", default="h200", metavar="H", help="h100, h200, a100, l40s or a calibrated profile (default: h200)"
+    )
+    group.add_argument(
+        "--kv-cache-dtype",
+        metavar="T",
+        choices=("bfloat16", "float32", "int8"),
+        help="of the KV cache (default: bfloat16)",
     )
     group.add_argument("--kv-cache-gib", type=float, metavar="G", help="KV cache (default: what the weights leave)")
     group.add_argument(
@@ -169,11 +176,15 @@ def make_deployment(arguments: argparse.Namespace) -> Deployment:
     if arguments.hardware in PROFILES:
         hardware = PROFILES[arguments.hardware]
         model = find_model(arguments.model or "llama-3.1-8b")
+        if arguments.kv_cache_dtype is not None:
+            model = with_kv_cache_dtype(model, arguments.kv_cache_dtype)
         cost, memory_bytes = RooflineCostModel(model, hardware), hardware.memory_bytes
     elif Path(arguments.hardware).is_file():
         profile = MeasuredProfile.load(Path(arguments.hardware))
         if arguments.model is not None:
             raise ConfigError(f"{arguments.hardware} was measured with {profile.model.name}; leave out --model")
+        if arguments.kv_cache_dtype is not None:
+            raise ConfigError(f"{arguments.hardware} was measured with a cache of its own; leave out --kv-cache-dtype")
         model, cost, memory_bytes = profile.model, profile.cost, profile.memory_bytes
     else:
         raise ConfigError(
@@ -213,6 +224,14 @@ def find_model(name: str) -> ModelShape:
         return shape_of(ModelConfig.from_hugging_face(json.loads(path.read_text()), None, path))
     checkpoint = open_checkpoint(resolve_model(name))
     return shape_of(checkpoint.config, sum(checkpoint.bytes_by_type.values()))
+
+
+def with_kv_cache_dtype(model: ModelShape, dtype: str) -> ModelShape:
+    """The same model with another KV cache; scales of int8 count with its elements."""
+    from octavo.backends.base import KVCacheSpec
+
+    one_head = KVCacheSpec(1, 1, 1, 1, model.head_dim, dtype)
+    return dataclasses.replace(model, bytes_per_kv_element=one_head.bytes_per_token / (2 * model.head_dim))
 
 
 def shape_of(config: object, weight_bytes: int | None = None) -> ModelShape:

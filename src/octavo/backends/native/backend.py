@@ -75,12 +75,7 @@ class NativeBackend:
 
     def allocate_kv_cache(self, spec: KVCacheSpec) -> _native.KVCache:
         return _native.KVCache(
-            spec.num_layers,
-            spec.num_blocks,
-            spec.block_size,
-            spec.num_kv_heads,
-            spec.head_dim,
-            spec.dtype == "bfloat16",
+            spec.num_layers, spec.num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim, spec.dtype
         )
 
     def copy_blocks(self, kv_cache: _native.KVCache, source: Int32, target: Int32) -> None:

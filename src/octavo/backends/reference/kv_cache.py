@@ -8,6 +8,7 @@ import numpy as np
 
 from octavo.backends.base import Float32, Int32, KVCacheSpec
 from octavo.backends.reference.bfloat16 import round_to_bfloat16
+from octavo.backends.reference.int8 import quantize_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class ReferenceKVCache:
     """Keys and values of every slot.
 
     Attributes:
-        keys: float32 [layers, blocks, block_size, num_kv_heads, head_dim]; rounded to bfloat16 if ``spec.dtype`` is.
+        keys: float32 [layers, blocks, block_size, num_kv_heads, head_dim]; what ``spec.dtype`` keeps of them.
         values: the same shape.
     """
 
@@ -34,6 +35,8 @@ def reshape_and_cache(k: Float32, v: Float32, kv_cache: ReferenceKVCache, layer:
     """Write k and v [T, num_kv_heads, head_dim] to their slots."""
     if kv_cache.spec.dtype == "bfloat16":
         k, v = round_to_bfloat16(k), round_to_bfloat16(v)
+    elif kv_cache.spec.dtype == "int8":
+        k, v = (codes * scales[..., np.newaxis] for codes, scales in map(quantize_heads, (k, v)))
     block, offset = np.divmod(slot_mapping, kv_cache.spec.block_size)
     kv_cache.keys[layer, block, offset] = k
     kv_cache.values[layer, block, offset] = v

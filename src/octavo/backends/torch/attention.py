@@ -89,10 +89,7 @@ def paged_attention(
     output = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=torch.float32, device=q.device)
     for group in plan.groups:
         num_requests = group.tokens.shape[0]
-        keys, values = (
-            torch.unflatten(slots[layer].index_select(0, group.slots), 0, (num_requests, -1)).float()
-            for slots in (kv_cache.keys, kv_cache.values)
-        )
+        keys, values = (torch.unflatten(x, 0, (num_requests, -1)) for x in kv_cache.gather(layer, group.slots))
         output[group.tokens] = _attention(q[group.tokens], keys, values, group.visible, scale)
     return output
 
