@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -127,4 +128,5 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def _say_ready(url: str) -> None:
-    print(f"octavo serves {url}/v1 (API page: {url}/docs)", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a log on a full disk
+        print(f"octavo serves {url}/v1 (API page: {url}/docs)", file=sys.stderr, flush=True)
