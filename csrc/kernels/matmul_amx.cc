@@ -117,7 +117,7 @@ class ProductByTiles {
     for (int64_t g = 0; g < num_sum_runs_ * sum_run(kGroup); ++g, b += 2 * kTileBytes) {
       const F32x16 minima = g < num_groups_ ? load_scales<kScale>(place.base + w_.minima_offset, g) : zero_f32();
       store_pairs(b, high_part(minima), high_part(minima));
-      store_pairs(b + kTileBytes, low_part(minima), low_part(minima));
+      store_pairs(b + kTileBytes, low_part<kScale>(minima), low_part<kScale>(minima));
     }
   }
 

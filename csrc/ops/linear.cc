@@ -21,12 +21,19 @@ struct Wants {
   }
 };
 
-// Panels per item: enough items to balance the threads, each big enough to be worth claiming.
-int64_t panels_per_item(int64_t num_panels, int64_t panel_bytes, int64_t num_rows, int num_threads) {
-  const int64_t balanced = (num_panels + num_threads * 8 - 1) / (num_threads * 8);
-  const int64_t smallest = 16384 / (panel_bytes * std::max<int64_t>(1, num_rows / 4));
-  return std::max({balanced, smallest, int64_t{1}});
-}
+// How the panels of a weight are shared out: in pairs, which kernels like, as evenly as whole pairs allow.
+struct Shares {
+  int64_t num_panels, num_items;
+
+  // Enough items to balance the threads, each big enough to be worth claiming.
+  Shares(int64_t panels, int64_t panel_bytes, int64_t num_rows, int num_threads) : num_panels(panels) {
+    const int64_t smallest = std::max<int64_t>(1, 16384 / (panel_bytes * std::max<int64_t>(1, num_rows / 4)));
+    num_items = std::clamp<int64_t>(std::min(panels / smallest, num_pairs()), 1, num_threads * 8);
+  }
+
+  int64_t num_pairs() const { return (num_panels + 1) / 2; }
+  int64_t begin(int64_t item) const { return std::min(num_panels, item * num_pairs() / num_items * 2); }
+};
 
 }  // namespace
 
@@ -85,12 +92,12 @@ void multiply(Runtime& runtime, const LeftOperand& left, const Weight& weight, c
     num_panels += m.num_panels();
     num_bytes += m.num_panels() * m.panel_bytes;
   }
-  const int64_t step = panels_per_item(num_panels, num_bytes / num_panels, out.num_rows, runtime.pool.num_threads());
-  runtime.pool.for_each((num_panels + step - 1) / step, [&](int64_t item) {
+  const Shares shares(num_panels, num_bytes / num_panels, out.num_rows, runtime.pool.num_threads());
+  runtime.pool.for_each(shares.num_items, [&](int64_t item) {
     int64_t matrix_begin = 0, first_feature = 0;
     for (const PackedMatrix& m : weight.matrices()) {
       const int64_t matrix_end = matrix_begin + m.num_panels();
-      const int64_t first = std::max(item * step, matrix_begin), end = std::min((item + 1) * step, matrix_end);
+      const int64_t first = std::max(shares.begin(item), matrix_begin), end = std::min(shares.begin(item + 1), matrix_end);
       if (first < end) {
         const MatmulOutput output{out.data + first_feature, out.stride, bias ? bias + first_feature : nullptr};
         const Activations& a = m.is_exact() ? left.exact : left.rounded;

@@ -6,6 +6,7 @@
 //
 // Lane operations that each header below defines:
 //   zero_f32, broadcast, load, store, load_partial, store_partial, add, sub, mul, div, fma, max, negate
+//   load_once                        a load whose result is used several times
 //   load_f16                         sixteen IEEE halves
 //   load_i8                          sixteen signed bytes
 //   load_pairs(p, even, odd)         thirty-two numbers, those at even and those at odd places; float or bfloat16. Bytes
@@ -14,6 +15,7 @@
 //   bits, from_bits, load_u32, broadcast_u32, shift_left<n>, shift_right<n>, add_u32, and_u32, or_u32
 //   lookup16(table, index)           one of sixteen floats by the low four bits of each lane
 //   signed_byte<b>                   byte b of each lane as float
+//   to_float                         lanes as signed integers, converted
 //   select_less(a, b, yes, no)       a < b ? yes : no
 //   select_range(v, low, high, fill) lanes low … high - 1 of v, fill elsewhere
 //   reduce_add, reduce_max           lane i meets lane i + 8, then i + 4, i + 2, i + 1

@@ -23,6 +23,13 @@ inline __m256i lanes_below(int n, int first) {
 inline F32x16 zero_f32() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F32x16 broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+// A load that stays one: the compiler would rather repeat it as an operand of every use, and the load units are busy.
+inline F32x16 load_once(const float* p) {
+  __m256 low = _mm256_loadu_ps(p), high = _mm256_loadu_ps(p + 8);
+  __asm__("" : "+x"(low));
+  __asm__("" : "+x"(high));
+  return {low, high};
+}
 inline void store(float* p, F32x16 x) {
   _mm256_storeu_ps(p, x.low);
   _mm256_storeu_ps(p + 8, x.high);
@@ -107,6 +114,7 @@ inline __m256 lookup16_half(F32x16 table, __m256i index) {
 inline F32x16 lookup16(F32x16 table, U32x16 index) {
   return {lookup16_half(table, index.low), lookup16_half(table, index.high)};
 }
+inline F32x16 to_float(U32x16 x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
 template <int b>
 F32x16 signed_byte(U32x16 x) {
   return {_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.low, 24 - 8 * b), 24)),

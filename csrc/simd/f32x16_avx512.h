@@ -20,6 +20,7 @@ inline __mmask16 first_lanes(int n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : sta
 inline F32x16 zero_f32() { return {_mm512_setzero_ps()}; }
 inline F32x16 broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline F32x16 load_once(const float* p) { return load(p); }
 inline void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
 inline F32x16 load_partial(const float* p, int n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
 inline void store_partial(float* p, int n, F32x16 x) { _mm512_mask_storeu_ps(p, first_lanes(n), x.v); }
@@ -67,6 +68,7 @@ inline U32x16 add_u32(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)};
 inline U32x16 and_u32(U32x16 a, U32x16 b) { return {_mm512_and_si512(a.v, b.v)}; }
 inline U32x16 or_u32(U32x16 a, U32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
 inline F32x16 lookup16(F32x16 table, U32x16 index) { return {_mm512_permutexvar_ps(index.v, table.v)}; }
+inline F32x16 to_float(U32x16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
 template <int b>
 F32x16 signed_byte(U32x16 x) {
   return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(x.v, 24 - 8 * b), 24))};

@@ -25,6 +25,7 @@ struct U32x16 {
 inline F32x16 broadcast(float x) { OCTAVO_LANES(F32x16, x); }
 inline F32x16 zero_f32() { return broadcast(0.0f); }
 inline F32x16 load(const float* p) { OCTAVO_LANES(F32x16, p[i]); }
+inline F32x16 load_once(const float* p) { return load(p); }
 inline void store(float* p, F32x16 x) { std::memcpy(p, x.v, sizeof x.v); }
 inline F32x16 load_partial(const float* p, int n) { OCTAVO_LANES(F32x16, i < n ? p[i] : 0.0f); }
 inline void store_partial(float* p, int n, F32x16 x) {
@@ -82,6 +83,7 @@ inline U32x16 add_u32(U32x16 a, U32x16 b) { OCTAVO_LANES(U32x16, a.v[i] + b.v[i]
 inline U32x16 and_u32(U32x16 a, U32x16 b) { OCTAVO_LANES(U32x16, a.v[i] & b.v[i]); }
 inline U32x16 or_u32(U32x16 a, U32x16 b) { OCTAVO_LANES(U32x16, a.v[i] | b.v[i]); }
 inline F32x16 lookup16(const F32x16& table, U32x16 index) { OCTAVO_LANES(F32x16, table.v[index.v[i] & 15]); }
+inline F32x16 to_float(U32x16 x) { OCTAVO_LANES(F32x16, static_cast<float>(static_cast<int32_t>(x.v[i]))); }
 template <int b>
 F32x16 signed_byte(U32x16 x) {
   OCTAVO_LANES(F32x16, static_cast<float>(static_cast<int8_t>(x.v[i] >> (8 * b))));
