@@ -51,57 +51,79 @@ def steps(server: RunningServer) -> float:
     return server.metric("octavo_engine_steps_total")
 
 
+def samples(server: RunningServer, state: str) -> float:
+    return server.metric("octavo_requests", state=state)
+
+
+def close_and_expect_two_steps_at_most(server: RunningServer, client: socket.socket) -> None:
+    """The client of the only request leaves a frozen engine; when that goes on, its blocks are free at once."""
+    aborts = abort_count(server)
+    with server.frozen_engine():
+        client.close()
+        wait_until(lambda: abort_count(server) == aborts + 1, 30, "it is aborted")
+        at_abort = steps(server)
+    server.wait_for_metric("octavo_kv_cache_blocks", 0, state="held")
+    assert steps(server) <= at_abort + 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_cancel_lost_between_states_while_decoding(narrow_server: RunningServer, stream: bool) -> None:
-    aborts, at_start = abort_count(narrow_server), steps(narrow_server)
-    client = send(narrow_server, {**LONG, "prompt": [9] * 20, "stream": stream})
-    wait_until(lambda: steps(narrow_server) > at_start + 5, 20, "it decodes")
-    client.close()
-    wait_until(lambda: abort_count(narrow_server) == aborts + 1, 20, "it is aborted")
-    assert steps(narrow_server) < at_start + 3000  # of 3,500
+    at_start = steps(narrow_server)
+    with narrow_server.frozen_engine() as advance:
+        client = send(narrow_server, {**LONG, "prompt": [9] * 20, "stream": stream})
+        advance(lambda: steps(narrow_server) > at_start + 5, "it decodes")
+        assert samples(narrow_server, "running") == 1
+        close_and_expect_two_steps_at_most(narrow_server, client)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_cancel_lost_between_states_while_in_prefill(narrow_server: RunningServer, stream: bool) -> None:
     """A prompt of 4,000 tokens takes 125 steps."""
-    aborts = abort_count(narrow_server)
-    salt = f"fresh {time.monotonic()}"
-    client = send(narrow_server, {"max_tokens": 90, "prompt": [9, 8] * 2000, "stream": stream, "cache_salt": salt})
-    wait_until(lambda: narrow_server.metric("octavo_requests", state="running") == 1, 20, "it has started")
-    client.close()
-    wait_until(lambda: abort_count(narrow_server) == aborts + 1, 20, "it is aborted")
+    at_start = steps(narrow_server)
+    body = {"max_tokens": 90, "prompt": [9, 8] * 2000, "stream": stream, "cache_salt": f"fresh {time.monotonic()}"}
+    with narrow_server.frozen_engine() as advance:
+        client = send(narrow_server, body)
+        advance(lambda: steps(narrow_server) > at_start + 1, "it has started")
+        assert steps(narrow_server) < at_start + 125
+        close_and_expect_two_steps_at_most(narrow_server, client)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_cancel_lost_between_states_while_queued(narrow_server: RunningServer, stream: bool) -> None:
     aborts = abort_count(narrow_server)
-    running = [send(narrow_server, {**LONG, "prompt": [9] * 20}) for _ in range(2)]
-    wait_until(lambda: narrow_server.metric("octavo_requests", state="running") == 2, 20, "both run")
-    queued = send(narrow_server, {**LONG, "prompt": [7] * 20, "stream": stream})
-    wait_until(lambda: narrow_server.metric("octavo_requests", state="waiting") == 1, 20, "the third waits")
-    queued.close()
-    narrow_server.wait_for_metric("octavo_requests", 0, state="waiting")
-    for client in running:
-        client.close()
-    wait_until(lambda: abort_count(narrow_server) == aborts + 3, 20, "all are aborted")
+    with narrow_server.frozen_engine() as advance:
+        running = [send(narrow_server, {**LONG, "prompt": [9] * 20}) for _ in range(2)]
+        advance(lambda: samples(narrow_server, "running") == 2, "both run")
+        queued = send(narrow_server, {**LONG, "prompt": [7] * 20, "stream": stream})
+        wait_until(lambda: samples(narrow_server, "waiting") == 1, 30, "the third waits")
+        queued.close()
+        wait_until(lambda: samples(narrow_server, "waiting") == 0, 30, "it is gone")
+        assert abort_count(narrow_server) == aborts + 1
+        assert samples(narrow_server, "running") == 2
+        for client in running:
+            client.close()
+        wait_until(lambda: abort_count(narrow_server) == aborts + 3, 30, "all are aborted")
 
 
 def test_cancel_with_the_wrong_scope(narrow_server: RunningServer) -> None:
-    """Requests are cancelled in the queue, again and again, beside one that decodes: it is unchanged."""
-    body = {**LONG, "prompt": [11] * 30, "max_tokens": 1500}
-    with httpx.Client(base_url=narrow_server.url, timeout=60) as client:
-        alone = client.post("/v1/completions", json=body).json()["choices"]
+    """Requests are cancelled in the queue, a thousand times, beside one that decodes: it is unchanged."""
+    body = {**LONG, "prompt": [11] * 30, "max_tokens": 1000}
+    alone = narrow_server.http.post("/v1/completions", json=body).json()["choices"]
+    with narrow_server.frozen_engine() as advance:
         blocker = send(narrow_server, {**LONG, "prompt": [9] * 20})
         watched = send(narrow_server, body)
-        for index in range(100):
-            send(narrow_server, {**LONG, "prompt": [index] * 20, "stream": bool(index % 2)}).close()
-        answer = b""
-        while not answer.endswith(b"}"):
-            piece = watched.recv(1 << 16)
-            assert piece, answer
-            answer += piece
-        blocker.close()
-        watched.close()
+        advance(lambda: samples(narrow_server, "running") == 2, "both run")
+        for index in range(1000):
+            send(narrow_server, {**LONG, "prompt": [index % 100] * 20, "stream": bool(index % 2)}).close()
+            if index % 100 == 0:
+                advance(lambda: True, "some steps are done")
+    answer = b""
+    while not answer.endswith(b"}"):
+        piece = watched.recv(1 << 16)
+        assert piece, answer
+        answer += piece
+    blocker.close()
+    watched.close()
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["choices"] == alone
 
 

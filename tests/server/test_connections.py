@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from support import impatient_server
 from support.impatient_server import MAX_CONNECTIONS, TIMEOUT_S
@@ -170,7 +169,7 @@ def test_silent_peers_make_room_for_those_who_ask(impatient: RunningServer) -> N
         with contextlib.suppress(ConnectionError):
             client.sendall(HEAD)
     for _ in range(10):
-        assert httpx.post(f"{impatient.url}/v1/completions", content=BODY, headers=JSON).status_code == 200
+        assert impatient.http.post("/v1/completions", content=BODY, headers=JSON).status_code == 200
     for client in silent + half:
         client.close()
 

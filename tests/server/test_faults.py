@@ -62,9 +62,9 @@ def test_a_full_disk_is_said_when_the_model_is_fetched(tmp_path: Path) -> None:
 
 def test_a_full_disk_stops_no_server(server: RunningServer, tiny_model_path: Path) -> None:
     """It writes no files."""
-    expected = httpx.post(f"{server.url}/v1/completions", json=ASK).json()["choices"]
+    expected = server.http.post("/v1/completions", json=ASK).json()["choices"]
     with RunningServer("--model", str(tiny_model_path), command=limited("0")) as running:
-        assert httpx.post(f"{running.url}/v1/completions", json=ASK).json()["choices"] == expected
+        assert running.http.post("/v1/completions", json=ASK).json()["choices"] == expected
         assert running.stop() == 0
 
 
@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_written_stops_no_server(tiny_model_path: Path) -> 
 
     def is_ready() -> bool:
         try:
-            return httpx.get(f"{url}/ready").status_code == 200
+            return httpx.get(f"{url}/ready", timeout=60).status_code == 200
         except httpx.ConnectError:
             return False
 
@@ -84,7 +84,7 @@ def test_a_log_that_cannot_be_written_stops_no_server(tiny_model_path: Path) -> 
         process = subprocess.Popen([*COMMAND, *options], stdin=subprocess.DEVNULL, stdout=full, stderr=full)
     try:
         wait_until(lambda: process.poll() is not None or is_ready(), 60, "it answers")
-        assert httpx.post(f"{url}/v1/completions", json=ASK).status_code == 200
+        assert httpx.post(f"{url}/v1/completions", json=ASK, timeout=60).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:
@@ -98,17 +98,17 @@ def test_jumps_of_the_wall_clock_change_nothing(server: RunningServer, tiny_mode
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     options = ("--model", str(tiny_model_path), "--max-queue-time", "1000", "--stall", "1000", "--drain", "1000")
     body = {**ASK, "deadline_s": 1000}
-    expected = httpx.post(f"{server.url}/v1/completions", json=ASK).json()["choices"]
+    expected = server.http.post("/v1/completions", json=ASK).json()["choices"]
     with RunningServer(*options, env={"PYTHONPATH": os.pathsep.join(paths)}) as running:
         began = time.monotonic()
         created = []
         for _ in range(5):
-            answer = httpx.post(f"{running.url}/v1/completions", json=body).json()
+            answer = running.http.post("/v1/completions", json=body).json()
             assert answer["choices"] == expected
             created.append(answer["created"])
             truth = answer["usage"]["octavo"]
             assert 0 <= truth["queue_s"] + truth["prefill_s"] + truth["decode_s"] <= time.monotonic() - began
-            assert httpx.get(f"{running.url}/ready").status_code == 200
+            assert running.http.get("/ready").status_code == 200
         assert max(created) - min(created) > 24 * 3600, "the clock did jump"
         assert 0 < running.metric("octavo_request_seconds_sum") <= time.monotonic() - began
         assert running.metric("octavo_engine_restarts_total") == 0

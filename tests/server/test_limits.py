@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from support.running_server import COMMAND, RunningServer, wait_until
 
+MAX_QUEUE_TIME_S = 0.5
 KEYS = {"alice": "alices-secret-key", "bob": "bobs-secret-key-2"}
 LONG = {"prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "temperature": 0}
 
@@ -27,7 +29,7 @@ def guarded_server(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFacto
     key_file = tmp_path_factory.mktemp("keys") / "keys.txt"
     key_file.write_text(f"# who may ask\nalice:{KEYS['alice']}\n")
     options = ["--model", str(tiny_model_path), "--api-key-file", str(key_file), "--max-num-seqs", "1"]
-    options += ["--max-waiting-requests", "2", "--max-queue-time", "0.5", "--max-body-mb", "0.1"]
+    options += ["--max-waiting-requests", "2", "--max-queue-time", str(MAX_QUEUE_TIME_S), "--max-body-mb", "0.1"]
     options += ["--max-prompt-tokens", "1000"]
     with RunningServer(*options, env={"OCTAVO_API_KEYS": f"bob:{KEYS['bob']}"}) as running:
         yield running
@@ -43,7 +45,7 @@ def alice(guarded_server: RunningServer) -> Iterator[httpx.Client]:
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong-key-wrong", "Basic alices-secret-key", "Bearer", "é"])
 def test_without_a_key_nothing_is_computed(guarded_server: RunningServer, authorization: str | None) -> None:
     headers = {} if authorization is None else {"authorization": authorization.encode()}
-    response = httpx.post(f"{guarded_server.url}/v1/completions", json=LONG, headers=headers)
+    response = guarded_server.http.post("/v1/completions", json=LONG, headers=headers)
     assert response.status_code == 401
     assert response.json()["error"]["code"] == "invalid_api_key"
 
@@ -51,9 +53,9 @@ def test_without_a_key_nothing_is_computed(guarded_server: RunningServer, author
 def test_keys_come_from_file_and_environment(guarded_server: RunningServer) -> None:
     for key in KEYS.values():
         headers = {"authorization": f"Bearer {key}"}
-        assert httpx.get(f"{guarded_server.url}/v1/models", headers=headers).status_code == 200
+        assert guarded_server.http.get("/v1/models", headers=headers).status_code == 200
     for path in ("health", "ready", "version", "metrics"):
-        assert httpx.get(f"{guarded_server.url}/{path}").status_code == 200
+        assert guarded_server.http.get(f"/{path}").status_code == 200
 
 
 def test_a_large_body_is_refused_before_it_is_read(alice: httpx.Client) -> None:
@@ -75,36 +77,46 @@ def test_a_long_prompt_is_refused_with_the_numbers(alice: httpx.Client) -> None:
 
 
 def test_a_full_queue_is_429_and_a_long_wait_503(alice: httpx.Client, guarded_server: RunningServer) -> None:
-    with ThreadPoolExecutor(3) as threads:
-        running = threads.submit(alice.post, "/v1/completions", json=LONG)
-        guarded_server.wait_for_metric("octavo_requests", 1, state="running")
-        waiting = [threads.submit(alice.post, "/v1/completions", json=LONG) for _ in range(2)]
-        wait_until(
-            lambda: guarded_server.metric("octavo_requests", state="waiting") == 2 or running.done(), 20, "two wait"
-        )
-        if not running.done():  # else the machine was too slow to look
+    """With a frozen engine two requests wait; a third is refused; and all wait longer than they may."""
+    with ThreadPoolExecutor(2) as threads:
+        with guarded_server.frozen_engine():
+            waiting = [threads.submit(alice.post, "/v1/completions", json=LONG) for _ in range(2)]
+            guarded_server.wait_for_metric("octavo_requests", 2, state="waiting")
             refused = alice.post("/v1/completions", json=LONG)
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) > 0
             assert "2 requests wait already" in refused.json()["error"]["message"]
-        assert running.result().status_code == 200
+            time.sleep(MAX_QUEUE_TIME_S)
         for each in waiting:
             response = each.result()
-            assert response.status_code in (200, 503)
-            if response.status_code == 503:
-                assert int(response.headers["retry-after"]) > 0
-                assert response.json()["error"]["code"] == "queue_timeout"
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) > 0
+            assert response.json()["error"]["code"] == "queue_timeout"
 
 
 def test_a_deadline_that_passes_is_said(client_of_all: httpx.Client) -> None:
     late = client_of_all.post("/v1/completions", json={**LONG, "deadline_s": 1e-6})
     assert late.status_code == 408
     assert late.json()["error"]["code"] == "deadline_exceeded"
-    partly = client_of_all.post("/v1/completions", json={**LONG, "deadline_s": 0.4, "n": 8})
-    assert partly.status_code == 200
-    choice = partly.json()["choices"][0]
-    assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "timeout")
-    assert 0 < partly.json()["usage"]["completion_tokens"] < 8 * 4000
+
+
+def test_a_deadline_ends_an_answer_in_the_middle(client_of_all: httpx.Client, server: RunningServer) -> None:
+    """The engine stands still from the first token until the time is up; a slow machine gets more time to the first."""
+    for deadline_s in (0.5, 2.0, 8.0, 32.0):
+        body = {**LONG, "deadline_s": deadline_s, "stream": True}
+        began = time.monotonic()
+        with client_of_all.stream("POST", "/v1/completions", json=body) as response:
+            if response.status_code == 408:
+                continue
+            lines = response.iter_lines()
+            first = json.loads(next(lines).removeprefix("data: "))["choices"][0]
+            with server.frozen_engine():
+                time.sleep(max(began + deadline_s + 0.1 - time.monotonic(), 0))
+            events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        break
+    last = events[-1]["choices"][0]
+    assert first["text"]
+    assert (last["finish_reason"], last["stop_reason"]) == ("length", "timeout")
 
 
 @pytest.fixture
@@ -117,25 +129,24 @@ def test_one_tenant_with_a_long_queue_does_not_starve_another(tiny_model_path: P
     """Alice has 20 requests in the queue before Bob sends his one: he waits for a few of them, not for all."""
     (tmp_path / "keys").write_text("".join(f"{name}:{key}\n" for name, key in KEYS.items()))
     options = ("--api-key-file", str(tmp_path / "keys"), "--max-num-seqs", "1", "--log-requests")
-    ended: list[str] = []
     with RunningServer("--model", str(tiny_model_path), *options) as running, ThreadPoolExecutor(21) as threads:
 
-        def ask(name: str) -> None:
-            body = {**LONG, "prompt": f"asked by {name}", "max_tokens": 1000}
+        def ask(name: str) -> float:
+            """When it started."""
+            began = time.monotonic()
+            body = {**LONG, "prompt": f"asked by {name}", "max_tokens": 50}
             headers = {"authorization": f"Bearer {KEYS[name]}"}
-            assert (
-                httpx.post(f"{running.url}/v1/completions", json=body, headers=headers, timeout=120).status_code == 200
-            )
-            ended.append(name)
+            answer = running.http.post("/v1/completions", json=body, headers=headers)
+            assert answer.status_code == 200
+            return began + answer.json()["usage"]["octavo"]["queue_s"]
 
-        asking = [threads.submit(ask, "alice") for _ in range(20)]
-        wait_until(
-            lambda: running.metric("octavo_requests", state="waiting") > 15 or ended, 20, "Alice's queue is long"
-        )
-        asking.append(threads.submit(ask, "bob"))
-        for each in asking:
-            each.result()
-    assert ended.index("bob") < 16, ended
+        with running.frozen_engine():
+            alices = [threads.submit(ask, "alice") for _ in range(20)]
+            running.wait_for_metric("octavo_requests", 20, state="waiting")
+            bobs = threads.submit(ask, "bob")
+            running.wait_for_metric("octavo_requests", 21, state="waiting")
+        started = bobs.result()
+        assert sum(each.result() < started for each in alices) < 15
     assert any("asked by bob" in line for line in running.log)  # asked for with --log-requests
 
 
@@ -154,19 +165,16 @@ def test_silent_truncation(client_of_all: httpx.Client) -> None:
 def test_sigterm_drains(tiny_model_path: Path) -> None:
     """What runs finishes, new work is refused with 503, and the exit status is 0."""
     with RunningServer("--model", str(tiny_model_path)) as running, ThreadPoolExecutor(1) as threads:
-        body = {**LONG, "max_tokens": 1500, "n": 2}
-        whole = threads.submit(httpx.post, f"{running.url}/v1/completions", json=body, timeout=60)
-        wait_until(lambda: running.metric("octavo_requests", state="running") == 2, 20, "it runs")
-        running.process.send_signal(signal.SIGTERM)
-        refused = None
-        while not whole.done() and refused is None:
-            response = httpx.post(f"{running.url}/v1/completions", json={"prompt": "abc", "max_tokens": 1})
-            refused = response if response.status_code != 200 else None
-        assert refused is not None
-        assert refused.status_code == 503
-        assert int(refused.headers["retry-after"]) > 0
-        assert "shutting down" in refused.json()["error"]["message"]
-        assert httpx.get(f"{running.url}/ready").status_code == 503
+        with running.frozen_engine() as advance:
+            body = {**LONG, "max_tokens": 1500, "n": 2}
+            whole = threads.submit(running.http.post, "/v1/completions", json=body)
+            advance(lambda: running.metric("octavo_requests", state="running") == 2, "it runs")
+            running.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: running.http.get("/ready").status_code == 503, 20, "it drains")
+            refused = running.http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 1})
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+            assert "shutting down" in refused.json()["error"]["message"]
         assert whole.result().json()["usage"]["completion_tokens"] == 2 * 1500
         assert running.process.wait(60) == 0
 
@@ -227,7 +235,7 @@ def test_a_body_that_never_comes_holds_nothing_up(server: RunningServer) -> None
     for client in half_open:
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{")
     began = time.monotonic()
-    assert httpx.post(f"{server.url}/v1/completions", json={"prompt": "abc", "max_tokens": 2}).status_code == 200
+    assert server.http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 2}).status_code == 200
     assert time.monotonic() - began < 20
     for client in half_open:
         client.close()
@@ -243,12 +251,12 @@ def test_https_with_the_operators_own_files(tiny_model_path: Path, tmp_path: Pat
     with RunningServer("--model", str(tiny_model_path), *options) as running:
         assert running.url.startswith("https://")
         trust = ssl.create_default_context(cafile=certificate)
-        response = httpx.post(f"{running.url}/v1/completions", json={"prompt": "abc"}, verify=trust)
+        response = httpx.post(f"{running.url}/v1/completions", json={"prompt": "abc"}, verify=trust, timeout=60)
         assert response.status_code == 200
 
 
 def test_tokeniser_blocks_the_loop(server: RunningServer) -> None:
-    """While a huge prompt is tokenised (to be refused), other streams go on."""
+    """While a huge prompt is tokenised (to be refused), another stream goes on: no gap is most of the time it takes."""
     huge = {"prompt": "the stop sting " * 200_000}
     gaps: list[float] = []
     with ThreadPoolExecutor(1) as threads, httpx.Client(base_url=server.url, timeout=60) as client:
@@ -256,7 +264,7 @@ def test_tokeniser_blocks_the_loop(server: RunningServer) -> None:
             pieces = response.iter_raw()
             next(pieces)
             began = last = time.monotonic()
-            refusal = threads.submit(httpx.post, f"{server.url}/v1/completions", json=huge, timeout=60)
+            refusal = threads.submit(server.http.post, "/v1/completions", json=huge)
             for _ in pieces:
                 gaps.append(time.monotonic() - last)
                 last += gaps[-1]
@@ -265,4 +273,4 @@ def test_tokeniser_blocks_the_loop(server: RunningServer) -> None:
             took = time.monotonic() - began
         assert refusal.result().status_code == 400
     assert len(gaps) > 10
-    assert max(gaps) < max(took / 3, 0.1), f"a stream stood still for {max(gaps):.2f} of {took:.2f} s"
+    assert max(gaps) < max(took / 2, 0.1), f"a stream stood still for {max(gaps):.2f} of {took:.2f} s"

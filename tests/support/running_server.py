@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,7 @@ class RunningServer:
     Attributes:
         url: such as ``http://127.0.0.1:40123``.
         log: lines of its standard error so far.
+        http: a client for it, for many threads; its connections end with their requests.
     """
 
     def __init__(self, *options: str, command: Sequence[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
@@ -44,6 +46,8 @@ class RunningServer:
         try:
             wait_until(lambda: self.url or self.process.poll() is not None, START_S, "the server starts")
             assert self.url, "".join(self.log)
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            self.http = httpx.Client(base_url=self.url, timeout=120, limits=limits, verify=False)
         except BaseException:
             self.kill()
             raise
@@ -69,6 +73,8 @@ class RunningServer:
             self.process.kill()
             self.process.wait()
         self._reader.join(10)
+        if self.url:
+            self.http.close()
 
     def engine_pid(self) -> int | None:
         """Of the engine's process; ``None`` while there is none."""
@@ -82,11 +88,35 @@ class RunningServer:
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
 
+    @contextlib.contextmanager
+    def frozen_engine(self) -> Iterator[Callable[[Callable[[], object], str], None]]:
+        """Its engine stands still, so that what a test has arranged stays so, however fast the machine.
+
+        Yields ``advance(condition, what)``, which lets the engine run in short moments until the condition holds.
+        """
+        pid = self.engine_pid()
+        assert pid is not None
+
+        def advance(condition: Callable[[], object], what: str) -> None:
+            def step_and_look() -> object:
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.002)
+                os.kill(pid, signal.SIGSTOP)
+                return condition()
+
+            wait_until(step_and_look, 60, what)
+
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield advance
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def metric(self, name: str, **labels: str) -> float:
         """The value of one metric."""
         shown = ",".join(f'{key}="{value}"' for key, value in labels.items())
         line = re.escape(name + (f"{{{shown}}}" if shown else ""))
-        found = re.search(f"^{line} (.*)$", httpx.get(f"{self.url}/metrics", timeout=30).text, re.MULTILINE)
+        found = re.search(f"^{line} (.*)$", self.http.get("/metrics").text, re.MULTILINE)
         assert found is not None, line
         return float(found[1])
 
