@@ -2,9 +2,9 @@
 
     python benchmarks/server_soak.py --streams 200 --seconds 120
 
-Of the clients 10 % leave in the middle; others read slowly, never send their body, or send too much. Every answer that
-completes is compared with what the same request gets alone. Exits with 1 if one differs, a request fails, blocks stay
-held, or the server's memory grows after the first third by more than 20 MB.
+Of the clients 10 % leave in the middle; others read slowly, send half a head or half a body, or send too much. Every
+answer that completes is compared with what the same request gets alone. Exits with 1 if one differs, a request fails,
+blocks stay held, a connection stays open, or either process's memory grows after the first third by more than 20 MB.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import httpx
-from support.running_server import RunningServer
+from support.running_server import RunningServer, wait_until
 
 NUM_KINDS = 40
 """Different requests."""
@@ -101,16 +102,17 @@ class Soak:
         self.counts["refused bodies"] += 1
 
     async def send_half(self, draw: random.Random) -> None:
-        """A client that says it will send a body, does not, and does not close for a while."""
+        """A client that sends half a head or half a body, and does not close for a while."""
         address = urlsplit(self.server.url)
         _, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{")
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n"
+        writer.write(head + draw.choice([b"", b"\r\n{"]))
         await asyncio.sleep(draw.uniform(0, 5))
         writer.close()
         self.counts["half-open"] += 1
 
-    async def run(self, num_streams: int) -> list[float]:
-        """The server's resident megabytes, every second."""
+    async def run(self, num_streams: int) -> list[tuple[float, float]]:
+        """The resident megabytes of the server and of its engine, every second."""
         limits = httpx.Limits(max_connections=num_streams)
         async with httpx.AsyncClient(base_url=self.server.url, timeout=300, limits=limits) as client:
             for kind in range(NUM_KINDS):
@@ -121,8 +123,10 @@ class Soak:
             self.end_s = max(self.end_s, time.monotonic() + 1)
             clients = asyncio.gather(*(self.one_client(client, number) for number in range(num_streams)))
             memory_mb = []
+            engine = self.server.engine_pid()
+            assert engine is not None
             while not clients.done():
-                memory_mb.append(resident_mb(self.server.process.pid))
+                memory_mb.append((resident_mb(self.server.process.pid), resident_mb(engine)))
                 await asyncio.sleep(1)
             await clients
             return memory_mb
@@ -132,6 +136,10 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
+def num_sockets(pid: int) -> int:
+    return sum(os.readlink(entry).startswith("socket:") for entry in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="default")
@@ -139,22 +147,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120)
     arguments = parser.parse_args()
     with RunningServer("--model", arguments.model) as server:
+        at_start = num_sockets(server.process.pid)
         soak = Soak(server, arguments.seconds)
         memory_mb = asyncio.run(soak.run(arguments.streams))
         server.wait_for_metric("octavo_kv_cache_blocks", 0, 60, state="held")
         server.wait_for_metric("octavo_requests", 0, 60, state="running")
+        wait_until(lambda: num_sockets(server.process.pid) <= at_start, 60, "all connections are closed")
         breaches = server.metric("octavo_kv_cache_breaches_total")
         restarts = server.metric("octavo_engine_restarts_total")
         status = server.stop()
-    settled = memory_mb[len(memory_mb) // 3]
-    growth = max(memory_mb[-5:]) - settled
     print(", ".join(f"{count} {name}" for name, count in soak.counts.items()))
+    growths = []
+    for name, values in zip(("server", "engine"), zip(*memory_mb, strict=True), strict=True):
+        settled = values[len(values) // 3]
+        growths.append(max(values[-5:]) - settled)
+        print(f"{name}: {settled:.0f} MB after a third, {growths[-1]:+.1f} MB at the end; ", end="")
     print(
-        f"server memory {settled:.0f} MB after a third, {growth:+.1f} MB at the end; {breaches:.0f} breaches, ", end=""
+        f"{breaches:.0f} breaches, {restarts:.0f} restarts, exit status {status}; no block is held, no connection open"
     )
-    print(f"{restarts:.0f} restarts, exit status {status}; no block is held")
-    bad = soak.counts["wrong"] or soak.counts["failed"] or breaches or restarts or status or growth > MAX_GROWTH_MB
-    return 1 if bad else 0
+    bad = soak.counts["wrong"] or soak.counts["failed"] or breaches or restarts or status
+    return 1 if bad or max(growths) > MAX_GROWTH_MB else 0
 
 
 if __name__ == "__main__":
