@@ -154,6 +154,17 @@ def test_prompt_logprobs_are_for_completions(http: httpx.Client) -> None:
     assert "prompt_logprobs is possible with /v1/completions only" in response.json()["error"]["message"]
 
 
+def test_grammar_on_the_hot_path(http: httpx.Client) -> None:
+    """A schema of twelve nested choices is a clear error, whose cost does not grow with the schema."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(12):
+        schema = {"oneOf": [schema, {"type": "object", "properties": {"a": schema}}]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "deep", "schema": schema}}
+    response = http.post("/v1/chat/completions", json={**CHAT, "response_format": wanted})
+    assert response.status_code == 400
+    assert "response_format is not supported" in response.json()["error"]["message"]
+
+
 def test_what_changes_nothing_is_accepted(http: httpx.Client) -> None:
     neutral = {"tools": None, "tool_choice": "none", "response_format": {"type": "text"}, "store": False, "user": "me"}
     neutral |= {"service_tier": "auto", "parallel_tool_calls": True, "metadata": None, "stop": None, "n": None}

@@ -187,6 +187,22 @@ def test_prompt_logprobs_come_per_prompt_token(client: openai.OpenAI) -> None:
     assert second["11"]["logprob"] < 0 < second["11"]["rank"]
 
 
+def test_timing_side_channel(client: openai.OpenAI) -> None:
+    """Who has another salt finds nothing of others in the cache, and so cannot tell from the time what they asked."""
+
+    def cached(salt: str) -> int:
+        answer = client.completions.create(
+            model="tiny", prompt=[17] * 100, max_tokens=1, extra_body={"cache_salt": salt}
+        )
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    assert cached("mine") == 0
+    assert cached("mine") >= 96
+    assert cached("yours") == 0
+
+
 def test_many_prompts_times_n_are_choices_in_order(client: openai.OpenAI) -> None:
     fields = {"model": "tiny", "max_tokens": 5, "temperature": 1.2, "seed": 3, "extra_body": {"ignore_eos": True}}
     answer = client.completions.create(**fields, prompt=["abc", "the sting"], n=2)
