@@ -2,6 +2,7 @@
 
     python benchmarks/fidelity.py [--backend native] [--model default] [--num-tokens 2000] [--json]
     python benchmarks/fidelity.py --kv-cache-dtype int8       # also how far it is from the backend's own cache
+    python benchmarks/fidelity.py --model TWIN --quantization int8      # to the model as it was before
 
 Both read the same text. At each position, KL is the divergence of the backend's next-token distribution from the
 float32 reference's, in nats; top-1 agreement is the share of positions where the most likely token is the same.
@@ -25,6 +26,7 @@ from octavo.models.registry import build_model
 from octavo.tokenization.tokenizer import load_tokenizer
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.loader import open_checkpoint
+from octavo.weights.quantize import quantize_checkpoint
 from octavo.weights.sources import resolve_model
 
 TEXT = Path(__file__).parent / "data" / "fidelity.txt"
@@ -111,24 +113,30 @@ def main() -> None:
     parser.add_argument("--backend", default="native", help="native, torch, reference, or reference-bfloat16")
     parser.add_argument("--model", default="default", help="as octavo run takes it")
     parser.add_argument("--kv-cache-dtype", help="bfloat16, float32 or int8 (default: the backend's own)")
+    parser.add_argument("--quantization", help="int8 or int4: of the backend's model, not of the float32 one")
+    parser.add_argument("--tokenizer", help="model whose tokenizer reads the text (default: the model's own)")
     parser.add_argument("--num-tokens", type=int, default=2000)
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--json", action="store_true", help="print JSON objects")
     arguments = parser.parse_args()
 
     checkpoint = open_checkpoint(resolve_model(arguments.model))
-    token_ids = read_text(checkpoint, arguments.num_tokens, arguments.text)
+    reader = checkpoint if arguments.tokenizer is None else open_checkpoint(resolve_model(arguments.tokenizer))
+    token_ids = read_text(reader, arguments.num_tokens, arguments.text)
+    given = checkpoint
+    if arguments.quantization is not None:
+        given = quantize_checkpoint(checkpoint, arguments.quantization)
     if arguments.backend == "reference-bfloat16":
         backend: Backend = ReferenceBackend("bfloat16")
     else:
         backend = create_backend(BackendConfig(backend=arguments.backend))
     own_dtype = backend.default_kv_cache_dtype
     dtype = arguments.kv_cache_dtype or own_dtype
-    logits = list(prefill(checkpoint, backend, token_ids, dtype))
+    logits = list(prefill(given, backend, token_ids, dtype))
     reference = ReferenceBackend()
     rows = {"float32 model": measure(prefill(checkpoint, reference, token_ids, "float32"), logits)}
     if dtype != own_dtype:
-        rows[f"{own_dtype} cache"] = measure(prefill(checkpoint, backend, token_ids, own_dtype), logits)
+        rows[f"{own_dtype} cache"] = measure(prefill(given, backend, token_ids, own_dtype), logits)
     for against, fidelity in rows.items():
         if arguments.json:
             names = {

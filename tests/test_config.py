@@ -39,6 +39,7 @@ from octavo.errors import ConfigError, OctavoError
             {"max_num_seqs": 9, "max_num_batched_tokens": 8},
             "max_num_seqs (9) must not exceed max_num_batched_tokens (8): a step gives every running request one token",
         ),
+        ({"quantization": "int5"}, "quantization must be int8 or int4, or left out, not 'int5'"),
         ({"num_threads": 0}, "num_threads must be at least 1, not 0"),
         ({"device": "tpu"}, "device must be auto, cpu or cuda, not tpu"),
         ({"device": 3}, "device must be auto, cpu or cuda, not 3"),
@@ -61,6 +62,7 @@ def test_what_is_refused(keywords: dict[str, Any], message: str) -> None:
         {"kv_cache_memory_bytes": 1},
         {"kv_cache_dtype": "float32"},
         {"kv_cache_dtype": "int8"},
+        {"quantization": "int4"},
         {"enable_prefix_caching": False},
         {"max_num_batched_tokens": 64, "max_num_seqs": 64},
         {"max_model_len": 1},
@@ -74,7 +76,7 @@ def test_what_is_refused(keywords: dict[str, Any], message: str) -> None:
 def test_what_is_taken(keywords: dict[str, Any]) -> None:
     config = EngineConfig.from_keywords("model", **keywords)
     found = {**dataclasses.asdict(config.cache), **dataclasses.asdict(config.scheduler)}
-    found |= dataclasses.asdict(config.backend)
+    found |= {**dataclasses.asdict(config.backend), "quantization": config.quantization}
     assert found.items() >= keywords.items()
     assert config.model == "model"
 
@@ -97,7 +99,7 @@ def test_an_unknown_keyword_is_named_beside_the_known_ones() -> None:
     assert str(error.value) == (
         "unknown keyword best_of, swap_space; known: backend, block_size, device, enable_prefix_caching, "
         "eviction_policy, kv_cache_dtype, kv_cache_memory_bytes, max_model_len, max_num_batched_tokens, max_num_seqs, "
-        "max_queue_time_s, max_waiting_requests, num_blocks, num_threads"
+        "max_queue_time_s, max_waiting_requests, num_blocks, num_threads, quantization"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from octavo.errors import ConfigError
 
 KV_CACHE_DTYPES = ("auto", "bfloat16", "float32", "int8")
+QUANTIZATIONS = ("int8", "int4")
 EVICTION_POLICIES = ("lru", "radix-lru", "sieve", "s3-fifo", "gdsf", "reuse")
 
 
@@ -103,24 +104,34 @@ class BackendConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """Everything an engine needs to know."""
+    """Everything an engine needs to know.
+
+    Attributes:
+        quantization: ``int8`` or ``int4`` quantises a model of plain numbers while it is loaded; ``None``: as it is.
+    """
 
     model: str = "default"
+    quantization: str | None = None
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
 
+    def __post_init__(self) -> None:
+        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+            known = " or ".join(QUANTIZATIONS)
+            raise ConfigError(f"quantization must be {known}, or left out, not {self.quantization!r}")
+
     @classmethod
-    def from_keywords(cls, model: str = "default", **keywords: Any) -> EngineConfig:
+    def from_keywords(cls, model: str = "default", quantization: str | None = None, **keywords: Any) -> EngineConfig:
         """Sort flat keywords, named as vLLM names them, into their groups. An unknown keyword is an error."""
         groups: dict[str, Any] = {}
         for name, kind in _GROUPS.items():
             own = {f.name for f in dataclasses.fields(kind)}
             groups[name] = kind(**{key: keywords.pop(key) for key in list(keywords) if key in own})
         if keywords:
-            known = sorted(f.name for kind in _GROUPS.values() for f in dataclasses.fields(kind))
+            known = sorted(["quantization", *(f.name for kind in _GROUPS.values() for f in dataclasses.fields(kind))])
             raise ConfigError(f"unknown keyword {', '.join(sorted(keywords))}; known: {', '.join(known)}")
-        return cls(model=model, **groups)
+        return cls(model=model, quantization=quantization, **groups)
 
 
 _GROUPS: dict[str, type[Any]] = {"cache": CacheConfig, "scheduler": SchedulerConfig, "backend": BackendConfig}

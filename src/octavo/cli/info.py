@@ -22,6 +22,7 @@ The model is fetched if it is not here yet. Weights stay on disk; what fits is c
 examples:
   octavo info
   octavo info path/to/model.gguf --kv-cache-dtype float32
+  octavo info path/to/folder --quantization int8
   octavo info --json
   octavo info --live                     what the KV cache of the server on this machine holds
   octavo info --live http://host:8000    (the key in OPENAI_API_KEY is sent along)"""
@@ -54,9 +55,12 @@ def info(arguments: argparse.Namespace) -> int:
     from octavo.backends.native import cpu_plan
     from octavo.backends.registry import create_backend
     from octavo.weights.loader import open_checkpoint
+    from octavo.weights.quantize import quantize_checkpoint
     from octavo.weights.sources import resolve_model
 
     checkpoint = open_checkpoint(resolve_model(config.model))
+    if config.quantization is not None:
+        checkpoint = quantize_checkpoint(checkpoint, config.quantization)
     model = describe_model(checkpoint)
     cache = describe_cache(checkpoint, create_backend(config.backend), config.cache)
     plan = cpu_plan()
@@ -68,7 +72,7 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Sizes, as the files say them."""
+    """Sizes, as the files say them, or as quantising them makes them."""
     config = checkpoint.config
     return {
         "name": config.name,

@@ -20,6 +20,7 @@ MODEL_HELP = (
 )
 
 _ENGINE_KEYWORDS = (
+    "quantization",
     "backend",
     "device",
     "num_threads",
@@ -81,6 +82,9 @@ def add_backend_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
         "--backend",
         metavar="B",
         help="native (C++), torch (needs PyTorch) or reference (numpy, slow, for reading) (default: native)",
+    )
+    group.add_argument(
+        "--quantization", metavar="Q", help="int8 or int4: quantise a model of plain numbers while it is loaded"
     )
     group.add_argument("--device", metavar="D", help="cpu or cuda; cuda needs --backend torch (default: cpu)")
     return group

@@ -20,6 +20,7 @@ from octavo.models.registry import build_model
 from octavo.scheduler.scheduler import Scheduler
 from octavo.tokenization.tokenizer import load_tokenizer
 from octavo.weights.loader import open_checkpoint
+from octavo.weights.quantize import quantize_checkpoint
 from octavo.weights.sources import resolve_model
 
 
@@ -42,6 +43,8 @@ class BuiltEngine:
 def build_engine(config: EngineConfig) -> BuiltEngine:
     """Fetch the model if need be, load it, and wire everything together."""
     checkpoint = open_checkpoint(resolve_model(config.model))
+    if config.quantization is not None:
+        checkpoint = quantize_checkpoint(checkpoint, config.quantization)
     tokenizer = load_tokenizer(checkpoint)
     model_config = checkpoint.config
     max_model_len = resolve_max_model_len(config.scheduler.max_model_len, model_config)
