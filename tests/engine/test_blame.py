@@ -67,3 +67,30 @@ def test_progress_ends_the_search() -> None:
     for blame in blames:
         blame.progress()
     assert not Blame.is_searching(blames)
+
+
+def search(blames: list[Blame], num_turns: int, guilty: Blame | None = None) -> None:
+    """A process that continues one at a time and dies in a turn: the guilty one's, or after so many."""
+    sent = []
+    for number, blame in enumerate(sorted(blames, key=lambda each: each.turn)):
+        sent.append(blame)
+        if blame is guilty or number == num_turns:
+            break
+        blame.progress()
+    die(*sent)
+
+
+def test_deaths_from_outside_hit_whoever_is_next_and_prove_nothing() -> None:
+    """However soon after its start each process is killed."""
+    for num_turns in range(5):
+        blames = [Blame() for _ in range(16)]
+        for _ in range(2 * 15):  # twice for each, if one always gets its token
+            search(blames, num_turns)
+        assert not any(blame.is_proven for blame in blames)
+
+
+def test_the_guilty_one_dies_whenever_its_turn_comes() -> None:
+    blames = [Blame() for _ in range(16)]
+    for _ in range(3):
+        search(blames, 16, guilty=blames[5])
+    assert [blame.is_proven for blame in blames] == [blame is blames[5] for blame in blames]

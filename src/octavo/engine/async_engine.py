@@ -265,7 +265,7 @@ class AsyncEngine:
         self._down_since_s = None
         self.last_progress_s = time.monotonic()
         self._is_searching = Blame.is_searching(each.blame for each in self._generations.values())
-        self._unsent = sorted(self._generations.values(), key=lambda each: -each.blame.num_deaths)  # suspects first
+        self._unsent = sorted(self._generations.values(), key=lambda each: each.blame.turn)
         self._send_more()
 
     async def _start_again(self) -> RemoteCore:

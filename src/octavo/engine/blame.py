@@ -3,8 +3,9 @@
 Answers depend on their requests alone, so a request that kills the process does so again at the same token. Whoever
 has got a token since the process started is therefore innocent of the next death; the others are suspects. After two
 deaths among the same suspects they are continued one at a time, each when the one before has got its token, until one
-dies with nobody else to suspect. What dies so three times is guilty. Deaths that come from outside, however many, hit
-no request three times in a row at the same token with nobody else around.
+dies with nobody else to suspect. What dies so three times is guilty. Whoever has died so waits until all others have
+had their turn: a guilty one dies again when its own comes, but deaths from outside, which hit whoever is next, each hit
+another.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class Blame:
     def is_proven(self) -> bool:
         """Whether it is the one."""
         return self.num_alone >= DEATHS_TO_PROVE
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Smaller is continued sooner."""
+        return (self.num_alone, -self.num_deaths)
 
     @staticmethod
     def settle(present: Sequence[Blame]) -> None:
