@@ -84,7 +84,7 @@ def test_deaths_from_outside_hit_whoever_is_next_and_prove_nothing() -> None:
     """However soon after its start each process is killed."""
     for num_turns in range(5):
         blames = [Blame() for _ in range(16)]
-        for _ in range(2 * 15):  # twice for each, if one always gets its token
+        for _ in range(2 * (16 - num_turns)):  # twice for each that does not get its token every time
             search(blames, num_turns)
         assert not any(blame.is_proven for blame in blames)
 
