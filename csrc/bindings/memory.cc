@@ -28,7 +28,7 @@ void make_weight(Weight* self, Runtime& runtime, const std::vector<Source>& sour
                         static_cast<int64_t>(bytes.shape(1))});
   }
   nb::gil_scoped_release release;
-  new (self) Weight(matrices, runtime.pool);
+  new (self) Weight(matrices, runtime.pool, runtime.weights);
 }
 
 nb::ndarray<nb::numpy, uint8_t> cache_bytes(KVCache& cache) {

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "kernels/kernel_table.h"
+#include "runtime/pages.h"
 #include "runtime/scratch.h"
 #include "runtime/thread_pool.h"
 
@@ -15,6 +16,7 @@ struct Runtime {
   const Isa isa;
   const KernelTable& kernels;
   ThreadPool pool;
+  PageArena weights;  // what weights are packed into
   std::mutex mutex;  // held by the op that runs: it owns the scratch memory below
 
   Scratch<float> values, exact_values, sums, sums16, partials, decoder;

@@ -129,7 +129,7 @@ float scale_at(ScaleKind kind, const uint8_t* scales, int64_t index) {
 
 }  // namespace
 
-Weight::Weight(const std::vector<EncodedMatrix>& matrices, ThreadPool& pool) {
+Weight::Weight(const std::vector<EncodedMatrix>& matrices, ThreadPool& pool, PageArena& arena) {
   if (matrices.empty()) throw Refusal("a weight needs at least one matrix");
   num_columns_ = matrices.front().num_columns;
   for (const EncodedMatrix& source : matrices) {
@@ -145,8 +145,8 @@ Weight::Weight(const std::vector<EncodedMatrix>& matrices, ThreadPool& pool) {
                     std::to_string(source.row_bytes) + " bytes");
     }
     PackedMatrix m = layout_of(format, source.num_rows, num_columns_);
-    pages_.emplace_back(static_cast<size_t>(m.num_panels() * m.panel_bytes));
-    m.data = pages_.back().data();
+    memory_.push_back(arena.allocate(static_cast<size_t>(m.num_panels() * m.panel_bytes)));
+    m.data = memory_.back().get();
     matrices_.push_back(m);
     num_features_ += source.num_rows;
     constexpr int64_t kPanelsPerItem = 8;

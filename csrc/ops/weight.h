@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ struct EncodedMatrix {
 
 class Weight {
  public:
-  // Packs the matrices. Throws Refusal if their columns differ or do not fill whole blocks.
-  Weight(const std::vector<EncodedMatrix>& matrices, ThreadPool& pool);
+  // Packs the matrices into memory of the arena. Throws Refusal if their columns differ or do not fill whole blocks.
+  Weight(const std::vector<EncodedMatrix>& matrices, ThreadPool& pool, PageArena& arena);
   Weight(const Weight&) = delete;
   Weight& operator=(const Weight&) = delete;
 
@@ -37,7 +38,7 @@ class Weight {
 
  private:
   std::vector<PackedMatrix> matrices_;
-  std::vector<Pages> pages_;
+  std::vector<std::shared_ptr<uint8_t>> memory_;
   int64_t num_features_ = 0, num_columns_ = 0;
 };
 

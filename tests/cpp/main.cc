@@ -76,7 +76,7 @@ void test_matmul() {
       std::vector<float> expected;
       for (Isa isa : available_isas()) {
         Runtime runtime(isa, 2);
-        const Weight weight({{type, features, columns, blocks.data(), row_bytes, row_bytes}}, runtime.pool);
+        const Weight weight({{type, features, columns, blocks.data(), row_bytes, row_bytes}}, runtime.pool, runtime.weights);
         std::vector<float> out(static_cast<size_t>(num_rows * features), -1.0f);
         linear(runtime, {x.data(), num_rows, columns, columns}, weight, nullptr, {out.data(), num_rows, features, features});
         if (expected.empty()) expected = out;
@@ -162,6 +162,24 @@ void test_thread_pool() {
   }
 }
 
+void test_page_arena() {
+  std::vector<std::shared_ptr<uint8_t>> pieces;
+  const size_t sizes[] = {1, 64, 100, kHugePage, size_t{15} << 20, size_t{20} << 20, 3};
+  {
+    PageArena arena;
+    for (size_t size : sizes) pieces.push_back(arena.allocate(size));
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {  // all outlive the arena, zeroed and apart
+    uint8_t* const data = pieces[i].get();
+    expect(reinterpret_cast<uintptr_t>(data) % 64 == 0, "arena memory starts at a cache line");
+    bool zero = true;
+    for (size_t k = 0; k < sizes[i]; ++k) zero = zero && data[k] == 0;
+    expect(zero, "arena memory is zero and nobody else's");
+    std::memset(data, 0xff, sizes[i]);
+  }
+  expect(reinterpret_cast<uintptr_t>(pieces[5].get()) % kHugePage == 0, "large ranges start at huge pages");
+}
+
 }  // namespace
 
 int main() {
@@ -169,6 +187,7 @@ int main() {
   for (Isa isa : available_isas()) isas += std::string(" ") + isa_name(isa);
   std::printf("instruction sets here:%s\n", isas.c_str());
   test_thread_pool();
+  test_page_arena();
   test_matmul();
   test_attention();
   test_sampling();
