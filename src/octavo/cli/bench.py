@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
 import os
@@ -72,6 +71,8 @@ def add_parser(commands: options.Subparsers) -> None:
 
 def serve(arguments: argparse.Namespace) -> int:
     """Measure; 1 if every request failed."""
+    import asyncio
+
     from octavo.cli.bench_client import BenchClient
     from octavo.cli.bench_run import ServiceLevel, report_of, run_load, table_of
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.error
-import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    import urllib.error
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_S = 30.0
@@ -20,6 +21,9 @@ def fetch_memory(url: str) -> dict[str, Any]:
     Raises:
         ConfigError: nobody answers there, or something that is no Octavo server.
     """
+    import urllib.error
+    import urllib.request
+
     url = url.rstrip("/").removesuffix("/v1") + "/memory"
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{url} is no address; give one such as {DEFAULT_URL}")
