@@ -11,7 +11,7 @@ BUILD := CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS)
 PACKAGE_FILES := pyproject.toml CMakeLists.txt $(wildcard README.md) $(shell find src csrc cmake -type f \
 	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.cmake' -o -name py.typed \))
 
-.PHONY: demo test lint test-cpp test-sanitize native clean
+.PHONY: demo test lint test-cpp test-arm test-sanitize native clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -58,6 +58,21 @@ test-cpp: $(VENV)/build-tools
 		-DOCTAVO_BUILD_PYTHON=OFF -DOCTAVO_BUILD_TESTS=ON -DOCTAVO_WERROR=ON
 	$(BIN)/cmake --build build/cpp -j $(JOBS)
 	build/cpp/octavo_tests
+
+# The same tests compiled for AArch64 and run by an emulator; their results must have the bits that this machine's have.
+ARM_COMPILER ?= aarch64-linux-gnu-g++
+ARM_EMULATOR ?= qemu-aarch64-static
+test-arm: test-cpp
+	@for tool in $(ARM_COMPILER) $(ARM_EMULATOR); do command -v $$tool >/dev/null || { \
+		echo "test-arm needs $$tool; on Debian: apt-get install g++-aarch64-linux-gnu qemu-user-static" >&2; exit 1; }; done
+	$(BIN)/cmake -S . -B build/arm -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+		-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=$(ARM_COMPILER) \
+		-DCMAKE_EXE_LINKER_FLAGS=-static -DOCTAVO_BUILD_PYTHON=OFF -DOCTAVO_BUILD_TESTS=ON -DOCTAVO_WERROR=ON
+	$(BIN)/cmake --build build/arm -j $(JOBS)
+	build/cpp/octavo_tests --hashes >build/cpp/hashes.txt
+	$(ARM_EMULATOR) build/arm/octavo_tests --hashes >build/arm/hashes.txt
+	diff build/cpp/hashes.txt build/arm/hashes.txt
+	@echo "AArch64 gives the same bits: $$(wc -l <build/arm/hashes.txt) results"
 
 test-sanitize: $(VENV)/build-tools
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \

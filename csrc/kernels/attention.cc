@@ -21,7 +21,7 @@ namespace {
 // Rows at a time, and how many of them have even and odd sums that fit the registers together.
 #if defined(OCTAVO_ISA_AVX512) || defined(OCTAVO_ISA_AMX)
 constexpr int kRowBlock = 8, kRowsInOnePass = 8;
-#elif defined(OCTAVO_ISA_AVX2)
+#elif defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_NEON)
 constexpr int kRowBlock = 6, kRowsInOnePass = 2;
 #else
 constexpr int kRowBlock = 2, kRowsInOnePass = 2;

@@ -108,6 +108,9 @@ const KernelTable& kernel_table(Isa isa);
 namespace isa_scalar {
 extern const KernelTable kKernels;
 }
+namespace isa_neon {
+extern const KernelTable kKernels;
+}
 namespace isa_avx2 {
 extern const KernelTable kKernels;
 }

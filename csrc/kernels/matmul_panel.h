@@ -18,7 +18,7 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 #if defined(OCTAVO_ISA_AVX512) || defined(OCTAVO_ISA_AMX)
 constexpr bool kConverts = false;
 constexpr int kFewRows = 8, kLatencyPanels = 1, kBlockRows = 8;
-#elif defined(OCTAVO_ISA_AVX2)
+#elif defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_NEON)
 constexpr bool kConverts = true;
 constexpr int kFewRows = 2, kLatencyPanels = 2, kBlockRows = 3;
 #else

@@ -52,6 +52,10 @@ std::vector<Isa> detect() {
   return isas;
 }
 
+#elif defined(__aarch64__)
+
+std::vector<Isa> detect() { return {Isa::kScalar, Isa::kNeon}; }  // no AArch64 is without
+
 #else
 
 std::vector<Isa> detect() { return {Isa::kScalar}; }
@@ -66,6 +70,7 @@ const char* isa_name(Isa isa) {
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
     case Isa::kAmx: return "amx";
+    case Isa::kNeon: return "neon";
   }
   return "unknown";
 }
@@ -81,7 +86,7 @@ Isa require_isa(const std::string& name) {
   }
   std::string have;
   for (Isa isa : available_isas()) have += std::string(have.empty() ? "" : ", ") + isa_name(isa);
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx, Isa::kNeon}) {
     if (name == isa_name(isa)) {
       throw Refusal("OCTAVO_ISA=" + name + ": this machine lacks that instruction set; it has " + have);
     }

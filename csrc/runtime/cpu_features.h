@@ -6,8 +6,8 @@
 
 namespace octavo {
 
-// In ascending order: each one needs what those before it need.
-enum class Isa { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAmx = 3 };
+// Those of one processor family in ascending order: each needs what those before it need.
+enum class Isa { kScalar, kAvx2, kAvx512, kAmx, kNeon };
 
 const char* isa_name(Isa isa);
 

@@ -25,6 +25,8 @@
 #include "simd/f32x16_avx512.h"
 #elif defined(OCTAVO_ISA_AVX2)
 #include "simd/f32x16_avx2.h"
+#elif defined(OCTAVO_ISA_NEON)
+#include "simd/f32x16_neon.h"
 #else
 #include "simd/f32x16_scalar.h"
 #endif

@@ -2,6 +2,9 @@
 //
 // Odd shapes on every instruction set of this machine, each against the scalar one bit for bit, with heap
 // arrays of exactly the right size: what a kernel reads or writes beyond them, the sanitizer sees.
+//
+// With --hashes it prints a hash of each result instead of how many checks passed: a line each, which another machine,
+// another processor family even, must print just so.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -33,11 +36,30 @@ bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+std::vector<std::string> hashes;
+
+// FNV-1a over the bytes of a result.
+void record(const std::string& what, const void* data, size_t num_bytes) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < num_bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3u;
+  char line[17];
+  std::snprintf(line, sizeof line, "%016llx", static_cast<unsigned long long>(hash));
+  hashes.push_back(line + (" " + what));
+}
+
+void record(const std::string& what, const std::vector<float>& values) {
+  record(what, values.data(), values.size() * sizeof(float));
+}
+
+// About normally distributed. Sums of integers, so that no mathematical library decides their last bits.
 std::vector<float> random_floats(size_t count, unsigned seed) {
   std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
   std::vector<float> values(count);
-  for (float& value : values) value = normal(generator);
+  for (float& value : values) {
+    int64_t sum = 0;
+    for (int i = 0; i < 4; ++i) sum += static_cast<int64_t>(generator() >> 12) - (1 << 19);
+    value = static_cast<float>(sum) * 0x1p-19f;
+  }
   return values;
 }
 
@@ -82,6 +104,7 @@ void test_matmul() {
         if (expected.empty()) expected = out;
         expect(equal_bits(out, expected), std::string("matmul ") + type + " " + isa_name(isa) + " rows " + std::to_string(num_rows));
       }
+      record(std::string("matmul ") + type + " rows " + std::to_string(num_rows), expected);
     }
   }
 }
@@ -92,6 +115,8 @@ void test_attention() {
     for (int block_size : {1, 8, 16, 64}) {
       for (KVType type : {KVType::kBf16, KVType::kF32, KVType::kInt8}) {
         const int64_t length = 70, width = kHeads * head_dim, kv_width = kKvHeads * head_dim;
+        const std::string shape = " head " + std::to_string(head_dim) + " block " + std::to_string(block_size) + " bytes " +
+                                  std::to_string(KVLayout{type, 1, 1, 16}.element_bytes());
         const auto q = random_floats(static_cast<size_t>(length * width), 3);
         const auto k = random_floats(static_cast<size_t>(length * kv_width), 4);
         const auto v = random_floats(static_cast<size_t>(length * kv_width), 5);
@@ -106,7 +131,7 @@ void test_attention() {
         for (Isa isa : available_isas()) {
           Runtime runtime(isa, 2);
           KVCache cache(1, num_blocks, block_size, kKvHeads, head_dim, type);
-          std::memset(cache.pages().data(), 0xff, cache.pages().size());
+          std::memset(cache.pages().data(), 0xff, cache.pages().size());  // NaN, of every type
           cache.write(runtime, 0, {k.data(), length, kKvHeads, head_dim, kv_width, head_dim},
                       {v.data(), length, kKvHeads, head_dim, kv_width, head_dim}, slots.data());
           const AttentionBatch batch{positions.data(), starts, seq_lens, {table.data(), 1, num_blocks, num_blocks}, length, 1};
@@ -117,9 +142,41 @@ void test_attention() {
           if (expected.empty()) expected = out;
           expect(equal_bits(out, expected), std::string("attention ") + isa_name(isa) + " head " + std::to_string(head_dim) +
                                                 " block " + std::to_string(block_size));
+          if (isa == Isa::kScalar) record("kv cache" + shape, cache.pages().data(), cache.pages().size());
         }
+        record("attention" + shape, expected);
       }
     }
+  }
+}
+
+// Rows of every length around the width of a vector, and numbers near the smallest ones, which are flushed to zero.
+void test_elementwise() {
+  for (int64_t n : {1, 2, 15, 16, 17, 64, 100, 576}) {
+    const size_t count = static_cast<size_t>(n);
+    const auto x = random_floats(count, 7), y = random_floats(count, 8);
+    auto tiny = x;
+    for (float& value : tiny) value *= 0x1p-125f;
+    std::vector<float> expected;
+    for (Isa isa : available_isas()) {
+      const KernelTable& kernels = kernel_table(isa);
+      std::vector<float> norm(count), gated(count), sum = y, turned = x, terms(count), small(count);
+      float largest = 0;
+      ThreadPool(1).for_each(1, [&](int64_t) {  // with the pool's rounding and flushing
+        kernels.rms_norm(x.data(), y.data(), 1e-5f, n, norm.data());
+        kernels.silu_and_mul(x.data(), y.data(), n, gated.data());
+        kernels.add(x.data(), sum.data(), n);
+        kernels.rotate(turned.data(), x.data(), y.data(), n / 2);
+        largest = kernels.max_value(x.data(), n);
+        kernels.sum_exp(x.data(), n, largest, terms.data());
+        kernels.silu_and_mul(tiny.data(), tiny.data(), n, small.data());
+      });
+      std::vector<float> all{largest};
+      for (const auto* part : {&norm, &gated, &sum, &turned, &terms, &small}) all.insert(all.end(), part->begin(), part->end());
+      if (expected.empty()) expected = all;
+      expect(equal_bits(all, expected), std::string("elementwise ") + isa_name(isa) + " of " + std::to_string(n));
+    }
+    record("elementwise of " + std::to_string(n), expected);
   }
 }
 
@@ -137,6 +194,7 @@ void test_sampling() {
       if (expected < 0) expected = chosen;
       expect(chosen == expected, std::string("sampling ") + isa_name(isa));
     }
+    record("sampling of " + std::to_string(vocabulary), &expected, sizeof expected);
     auto damaged = logits;
     damaged.back() = std::numeric_limits<float>::quiet_NaN();
     bool refused = false;
@@ -182,15 +240,21 @@ void test_page_arena() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const bool prints_hashes = argc > 1 && std::string(argv[1]) == "--hashes";
   std::string isas;
   for (Isa isa : available_isas()) isas += std::string(" ") + isa_name(isa);
-  std::printf("instruction sets here:%s\n", isas.c_str());
+  std::fprintf(stderr, "instruction sets here:%s\n", isas.c_str());
   test_thread_pool();
   test_page_arena();
   test_matmul();
   test_attention();
+  test_elementwise();
   test_sampling();
-  std::printf(failures ? "%d checks failed\n" : "all checks passed\n", failures);
+  if (prints_hashes) {
+    for (const std::string& line : hashes) std::printf("%s\n", line.c_str());
+  } else {
+    std::printf(failures ? "%d checks failed\n" : "all checks passed\n", failures);
+  }
   return failures != 0;
 }

@@ -219,6 +219,27 @@ def test_an_int8_cache(llama: str, expected_of_llama: list[Any]) -> None:
         assert num_blocks == 256 or stats.num_preemptions > 0
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+@pytest.mark.parametrize("block_size", [8, 16])
+def test_what_nobody_wrote_is_never_read(llama: str, dtype: str, block_size: int) -> None:
+    """Every byte of the pool is NaN (of a number, or of a scale) until a token's K and V are written there."""
+    chosen = CASES[1::4]
+    answers = []
+    for poison in (0x00, 0xFF):
+        llm = LLM(
+            llama,
+            num_threads=2,
+            block_size=block_size,
+            num_blocks=-(-LONGEST // block_size),
+            max_num_batched_tokens=24,
+            max_num_seqs=6,
+            kv_cache_dtype=dtype,
+        )
+        llm.engine.core.executor._kv_cache.bytes()[:] = poison
+        answers.append(signatures(llm, chosen))
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("period, phase", [(2, 0), (2, 1), (5, 3)])
 def test_preemption_at_every_step_parity(
