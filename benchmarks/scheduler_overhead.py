@@ -36,8 +36,9 @@ from null_executor import STOP_TOKEN, NullExecutor, random_tokens
 from request_lengths import RequestLength, read_lengths
 from rows import Row, print_rows
 
-from octavo.config import SchedulerConfig
+from octavo.config import CacheConfig, SchedulerConfig
 from octavo.kvcache.manager import PagedKVCacheManager
+from octavo.kvcache.policies.registry import POLICY_NAMES, create_policy
 from octavo.request import Request
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.output import ExecutorOutput
@@ -74,11 +75,11 @@ class Overhead:
         return self.us_per_request_made + self.us_per_admission + self.us_per_indexing
 
 
-def measure_overhead(num_running: int, generator: random.Random) -> Overhead:
+def measure_overhead(num_running: int, policy: str, generator: random.Random) -> Overhead:
     """One pass over a new scheduler, and the first moments of another."""
-    scheduler = make_scheduler(num_running)
+    scheduler = make_scheduler(num_running, policy)
     _, blank_s, _ = measure_arrivals(scheduler, num_running, generator)
-    scheduler = make_scheduler(num_running)
+    scheduler = make_scheduler(num_running, policy)
     fill_cache(scheduler, generator)
     gc.collect()
     gc.freeze()  # as the engine's process does, once it is built
@@ -100,10 +101,11 @@ def measure_overhead(num_running: int, generator: random.Random) -> Overhead:
     )
 
 
-def make_scheduler(num_running: int) -> Scheduler:
+def make_scheduler(num_running: int, policy: str) -> Scheduler:
     """One whose forecast of memory lets all requests in, and whose budget lets them in at once."""
     blocks_per_request = (NUM_PROMPT_TOKENS + MAX_TOKENS) // BLOCK_SIZE
-    manager = PagedKVCacheManager(math.ceil(num_running * blocks_per_request / POOL_SHARE), BLOCK_SIZE)
+    num_blocks = math.ceil(num_running * blocks_per_request / POOL_SHARE)
+    manager = PagedKVCacheManager(num_blocks, BLOCK_SIZE, policy=create_policy(policy, num_blocks, BLOCK_SIZE))
     config = SchedulerConfig(max_num_batched_tokens=num_running * NUM_PROMPT_TOKENS, max_num_seqs=num_running)
     return Scheduler(config, manager, max_model_len=8192)
 
@@ -271,6 +273,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--running", type=int, nargs="+", default=[64, 256, 1024], help="requests that run at once")
     parser.add_argument("--passes", type=int, default=5, help="measure so often and print medians")
+    parser.add_argument(
+        "--eviction-policy", choices=POLICY_NAMES, default=CacheConfig().eviction_policy, help="without --demand"
+    )
     parser.add_argument("--demand", type=float, help="total demand in pools, such as 1.5")
     parser.add_argument("--in-flight", type=int, default=64, help="with --demand: requests in the engine")
     parser.add_argument("--num-requests", type=int, default=1000, help="with --demand: requests in all")
@@ -301,7 +306,7 @@ def main() -> None:
     for num_running in arguments.running:
         passes, vllm_passes = [], []
         for _ in range(arguments.passes):
-            passes.append(measure_overhead(num_running, generator))
+            passes.append(measure_overhead(num_running, arguments.eviction_policy, generator))
             if vllm is not None:
                 vllm_passes.append(Overhead(**vllm.ask({"running": num_running})))
         rows.append(median_of("octavo", passes))

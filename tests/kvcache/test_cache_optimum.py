@@ -52,7 +52,7 @@ def test_the_optimum_of_a_small_case() -> None:
     assert optimum([[0], [1], [2], [0], [1], [2]], 1) == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(paths=CHAINS, capacity=st.integers(1, 5))
 def test_the_optimum_equals_brute_force(paths: list[list[int]], capacity: int) -> None:
     chains = block_ids(paths)
@@ -60,7 +60,7 @@ def test_the_optimum_equals_brute_force(paths: list[list[int]], capacity: int) -
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(paths=CHAINS, capacity=st.integers(1, 6), pause_s=st.sampled_from([0.0, 0.3, 40.0]))
 def test_no_policy_hits_more_than_the_optimum(
     policy: str, paths: list[list[int]], capacity: int, pause_s: float

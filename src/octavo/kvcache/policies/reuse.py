@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from octavo.kvcache.block import KVCacheBlock
 from octavo.kvcache.eviction import Turn
 from octavo.kvcache.policies.reuse_model import AGE_BINS, AGE_EDGES_S, HazardModel, Profile
-from octavo.kvcache.policies.reuse_segments import Buckets, Segment, level_of, log2_class
+from octavo.kvcache.policies.reuse_segments import Buckets, Segment, log2_class
 
-REFIT_EVERY = 32  # requests between two refreshes of the indices
+REFRESH_AFTER = (16, 256)  # requests between two refreshes of the model, at first and at most
+REFRESH_SHARE = 16  # in between: one for so many requests that have ended
 LEARN_FROM = 16  # deepest segments of a chain that teach the model; bounds the learning per request
 REMEMBERED = 64  # blocks whose hashes are kept, per block of the pool
 FORGET_TRIES = 16  # evicted segments that are looked at per request when too many are remembered
@@ -57,6 +58,7 @@ class ReusePolicy:
         self._block_size = block_size
         self.model = HazardModel()
         self._num_ended = 0
+        self._next_refresh = REFRESH_AFTER[0]  # in requests that have ended
         self.clear()
 
     def clear(self) -> None:
@@ -64,7 +66,7 @@ class ReusePolicy:
         self.num_remembered = 0
         self._by_first_hash: dict[int, Segment] = {}
         self._segment_of: dict[KVCacheBlock, Segment] = {}  # cached blocks
-        self._idle: dict[KVCacheBlock, None] = {}  # of these, the ones that nobody holds
+        self._num_idle = 0  # of these, how many nobody holds
         self._leases: dict[str, _Lease] = {}
         self._wheel: list[OrderedDict[Segment, None]] = [OrderedDict() for _ in range(AGE_BINS)]  # by age, oldest first
         self._buckets = Buckets()
@@ -114,73 +116,82 @@ class ReusePolicy:
                 if not segment.cached:
                     self._ghosts[segment] = None
         self._num_ended += 1
-        if self._num_ended % REFIT_EVERY == 0:
-            self.model.version += 1
+        if self._num_ended >= self._next_refresh:
+            self.model.refresh()
+            first, most = REFRESH_AFTER
+            self._next_refresh += max(first, min(most, self._num_ended // REFRESH_SHARE))
         self._forget()
 
     # ---- blocks ----------------------------------------------------------------------------------------------
 
     def add(self, block: KVCacheBlock) -> None:
         """The block may go as soon as nothing cached continues it."""
-        self._idle[block] = None
+        self._num_idle += 1
         segment = self._segment_of.get(block) or self._adopt(block)
         if segment.cached[-1] is block and not block.children:
             self._rank(segment)
 
     def remove(self, block: KVCacheBlock) -> None:
         """The block must stay."""
-        del self._idle[block]
+        self._num_idle -= 1
         segment = self._segment_of[block]
         if segment.cached[-1] is block:
             self._buckets.take(segment)
 
     def drop(self, block: KVCacheBlock) -> None:
         """Forget the block; its hash is remembered like that of an evicted one."""
-        self._give_up(self._segment_of[block])
+        self._give_up(self._segment_of[block], 1)
 
     def evict(self, num_blocks: int) -> list[KVCacheBlock]:
-        """The last block of the leaf that promises least."""
+        """The last blocks of the leaf that promises least."""
         while True:
             segment = self._buckets.lowest()
             level = segment.level
             assert level is not None
             if self._level(segment) <= level:
-                return [self._give_up(segment)]
+                return self._give_up(segment, num_blocks)
             self._rank(segment)  # the indices were refreshed since
 
     def __len__(self) -> int:
-        return len(self._idle)
+        return self._num_idle
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
-        return iter(self._idle)
+        return (block for block in self._segment_of if block.ref_count == 0)
 
     # ---- ranking ---------------------------------------------------------------------------------------------
 
     def _level(self, segment: Segment) -> int:
         assert segment.profile is not None, segment
-        return level_of(self.model.index(segment.profile, segment.age_bin))
+        return self.model.level(segment.profile, segment.age_bin)
 
     def _rank(self, segment: Segment) -> None:
         self._buckets.put(segment, self._level(segment))
 
-    def _give_up(self, segment: Segment) -> KVCacheBlock:
-        """Take the last cached block out. Its parent is a leaf now, unless it has other children."""
-        block = segment.cached.pop()
-        del self._idle[block], self._segment_of[block]
-        if not segment.cached:
+    def _give_up(self, segment: Segment, num_blocks: int) -> list[KVCacheBlock]:
+        """Take so many blocks out at most, from the last one to where another prefix branches off or somebody holds."""
+        cached, segment_of = segment.cached, self._segment_of
+        blocks: list[KVCacheBlock] = []
+        while True:
+            block = cached.pop()
+            del segment_of[block]
+            blocks.append(block)
+            parent = block.parent
+            assert parent is not None, block
+            is_leaf = parent.ref_count == 0 and len(parent.children) == 1
+            if not (is_leaf and cached and len(blocks) < num_blocks):
+                break
+        self._num_idle -= len(blocks)
+        if not cached:
             self._buckets.take(segment)
             if segment.hashes:
                 self._ghosts[segment] = None
             else:
                 self._wheel[segment.age_bin].pop(segment, None)
-        parent = block.parent
-        assert parent is not None, block
-        is_leaf = parent in self._idle and all(child is block for child in parent.children)
-        if segment.cached and not is_leaf:
+        if cached and not is_leaf:
             self._buckets.take(segment)
-        elif is_leaf and self._segment_of[parent].level is None:
+        elif is_leaf and parent.parent is not None and self._segment_of[parent].level is None:
             self._rank(self._segment_of[parent])
-        return block
+        return blocks
 
     def _profile(self, segment: Segment, follows: bool, num_new_tokens: int, turn: Turn) -> Profile:
         """What is known of a segment when it was last used; all numbers in classes of powers of two."""
@@ -218,7 +229,9 @@ class ReusePolicy:
                 assert segment.profile is not None, segment
                 reached = first
                 while reached < AGE_BINS - 1 and segment.last_use_s + AGE_EDGES_S[reached + 1] <= now_s:
-                    self.model.observe(segment.profile, reached, segment.weight, reused=False)
+                    if segment.weight:
+                        self.model.leave(segment.profile, reached, segment.weight, reused=False)
+                        self.model.enter(segment.profile, reached + 1, segment.weight)
                     reached += 1
                 segment.age_bin = reached
                 self._wheel[reached][segment] = None
@@ -229,12 +242,15 @@ class ReusePolicy:
         self._wheel[segment.age_bin].pop(segment, None)
         segment.last_use_s, segment.weight, segment.age_bin = now_s, weight, 0
         self._wheel[0][segment] = None
+        assert segment.profile is not None, segment
+        if weight:
+            self.model.enter(segment.profile, 0, weight)
         if segment.level is not None:
             self._rank(segment)
 
     def _note_reuse(self, segment: Segment, now_s: float) -> None:
-        if segment.profile is not None:
-            self.model.observe(segment.profile, segment.age_bin, segment.weight, reused=True)
+        if segment.profile is not None and segment.weight:
+            self.model.leave(segment.profile, segment.age_bin, segment.weight, reused=True)
         self._wheel[segment.age_bin].pop(segment, None)
         segment.hits += 1
         segment.interval_s = now_s - segment.last_use_s

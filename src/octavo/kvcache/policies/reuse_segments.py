@@ -7,9 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from octavo.kvcache.block import KVCacheBlock
-from octavo.kvcache.policies.reuse_model import Profile
-
-LEVELS, LEVEL_STEP, LOWEST_LOG_INDEX = 128, 0.15, -18.0  # steps of 16 %, from 1.5e-8 reuses per second
+from octavo.kvcache.policies.reuse_model import LEVELS, Profile
 
 
 @dataclass(slots=True, eq=False)
@@ -103,11 +101,6 @@ class Buckets:
         """The first of the lowest level; there must be one."""
         level = (self._occupied & -self._occupied).bit_length() - 1
         return next(iter(self._buckets[level]))
-
-
-def level_of(index: float) -> int:
-    """The bucket for this many promised reuses per second."""
-    return max(0, min(LEVELS - 1, int((math.log(index + 1e-12) - LOWEST_LOG_INDEX) / LEVEL_STEP)))
 
 
 def log2_class(x: float) -> int:
