@@ -68,7 +68,7 @@ def test_a_plan_tells_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:
         (("nowhere.jsonl",), "there is no trace file nowhere.jsonl"),
         ((SMALL, "--hardware", "abacus"), "--hardware must be h100, h200, a100, l40s or a file from --calibrate"),
         ((SMALL, "--router", "random"), "router must be one of"),
-        ((SMALL, "--policy", "mru"), "policy must be one of lru, "),
+        ((SMALL, "--eviction-policy", "mru"), "eviction_policy must be one of lru, "),
         ((SMALL, "--replicas", "0"), "--replicas must be positive, not 0"),
         ((SMALL, "--slo-share", "1.5"), "--slo-share must be above 0 and at most 1"),
         ((SMALL, "--model", "qwen3-32b", "--hardware", "l40s"), "take a smaller model or a larger machine"),

@@ -29,6 +29,7 @@ _ENGINE_KEYWORDS = (
     "block_size",
     "num_blocks",
     "kv_cache_dtype",
+    "eviction_policy",
 )
 _NEED_TEMPERATURE = ("top_p", "top_k", "min_p")
 
@@ -118,6 +119,19 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add_cache_options(group)
     group.add_argument(
         "--num-blocks", type=int, metavar="N", help="KV blocks in the pool (default: enough for --max-model-len)"
+    )
+    add_eviction_option(group)
+
+
+def add_eviction_option(group: argparse._ArgumentGroup) -> None:
+    """``--eviction-policy P``."""
+    from octavo.config import EVICTION_POLICIES, CacheConfig
+
+    group.add_argument(
+        "--eviction-policy",
+        metavar="P",
+        help="which cached block goes when memory is needed: "
+        f"{', '.join(EVICTION_POLICIES)} (default: {CacheConfig().eviction_policy})",
     )
 
 

@@ -79,9 +79,7 @@ def _add_replica_options(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens in one step (default: 2048)"
     )
     group.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="requests at once (default: 256)")
-    group.add_argument(
-        "--policy", default="lru", metavar="P", help="who leaves the prefix cache: lru, reuse, … (default: lru)"
-    )
+    options.add_eviction_option(group)
     group.add_argument("--max-model-len", type=int, metavar="N", help="tokens per request (default: the model's own)")
 
 
@@ -161,7 +159,7 @@ def _plan(arguments: argparse.Namespace, deployment: Deployment, workload: Seque
 
 def make_deployment(arguments: argparse.Namespace) -> Deployment:
     """Raises :class:`ConfigError` for what does not exist or does not fit."""
-    from octavo.config import SchedulerConfig
+    from octavo.config import CacheConfig, SchedulerConfig
     from octavo.simulator.calibration import MeasuredProfile
     from octavo.simulator.cost_model import CostModel, RooflineCostModel
     from octavo.simulator.hardware import PROFILES
@@ -200,7 +198,7 @@ def make_deployment(arguments: argparse.Namespace) -> Deployment:
             max_num_batched_tokens=arguments.max_num_batched_tokens, max_num_seqs=arguments.max_num_seqs
         ),
         max_model_len=arguments.max_model_len or model.max_position_embeddings,
-        eviction_policy=arguments.policy,
+        eviction_policy=arguments.eviction_policy or CacheConfig().eviction_policy,
         router=arguments.router,
         service_level=ServiceLevel(arguments.slo_ttft, arguments.slo_tpot),
     )

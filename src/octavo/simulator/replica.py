@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.config import SchedulerConfig
+from octavo.config import CacheConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.kvcache.manager import PagedKVCacheManager
 from octavo.kvcache.policies.registry import create_policy
@@ -41,7 +41,7 @@ class ReplicaConfig:
     scheduler: SchedulerConfig
     max_model_len: int
     enable_prefix_caching: bool = True
-    eviction_policy: str = "lru"
+    eviction_policy: str = CacheConfig().eviction_policy
 
 
 class Replica:

@@ -48,7 +48,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         if self.eviction_policy not in POLICY_NAMES:
-            raise ConfigError(f"policy must be one of {', '.join(POLICY_NAMES)}, not {self.eviction_policy}")
+            raise ConfigError(f"eviction_policy must be one of {', '.join(POLICY_NAMES)}, not {self.eviction_policy}")
 
     @property
     def num_blocks(self) -> int:
