@@ -91,10 +91,16 @@ class Timeline:
         """The quantities were ``values`` from ``start_s`` to ``end_s``."""
         while end_s >= self.interval_s * MAX_INTERVALS:
             self._merge()
-        last = int(end_s / self.interval_s)
+        first, last = int(start_s / self.interval_s), int(end_s / self.interval_s)
         while len(self.integrals) <= last:
             self.integrals.append([0.0] * self._num_quantities)
-        for index in range(int(start_s / self.interval_s), last + 1):
+        if first == last:
+            duration_s = end_s - start_s
+            self.integrals[last] = [
+                total + value * duration_s for total, value in zip(self.integrals[last], values, strict=True)
+            ]
+            return
+        for index in range(first, last + 1):
             low, high = index * self.interval_s, (index + 1) * self.interval_s
             duration_s = min(end_s, high) - max(start_s, low)
             row = self.integrals[index]

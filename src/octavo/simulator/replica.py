@@ -12,8 +12,10 @@ planned first and taken later, for a request that arrives meanwhile cuts it shor
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from octavo.config import CacheConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
@@ -77,7 +79,7 @@ class Replica:
         self._recorder = recorder
         self._on_news = on_news
         self._leaps = leaps
-        self._num_planned_steps = 0
+        self._plan_ends_s: list[float] = []  # of the coming steady steps
         self._first_token_s: dict[str, float] = {}
         self._last_token_s: dict[str, float] = {}  # of requests that were preempted after their first token
 
@@ -139,16 +141,15 @@ class Replica:
 
     def _plan(self) -> None:
         """See how far the next decision is."""
-        self._num_planned_steps = self.core.scheduler.num_steady_steps() if self._leaps else 0
-        if not self.core.has_unfinished_requests:
-            self.next_event_s = math.inf
-        elif self._num_planned_steps:
-            _, self.next_event_s = self._steady_steps(math.inf)
+        num_steps = self.core.scheduler.num_steady_steps() if self._leaps else 0
+        self._plan_ends_s = self._steady_ends_s(num_steps) if num_steps else []
+        if self._plan_ends_s:
+            self.next_event_s = self._plan_ends_s[-1]
         else:
-            self.next_event_s = self.clock.now_s
+            self.next_event_s = self.clock.now_s if self.core.has_unfinished_requests else math.inf
 
-    def _steady_steps(self, until_s: float) -> tuple[int, float]:
-        """How many of the planned steps start before ``until_s``, and when the last of them ends.
+    def _steady_ends_s(self, num_steps: int) -> list[float]:
+        """When each of the coming steps ends, if all are steady.
 
         The times are added up one by one, so that they are those of single steps to the last bit.
         """
@@ -156,20 +157,18 @@ class Replica:
         num_decodes, context_token_s = len(decodes), cost.context_token_s
         dense_s = cost.dense_s(num_decodes, num_decodes)
         num_context = sum([len(request.token_ids) for request in decodes])
-        now_s, num_steps = self.clock.now_s, 0
-        while num_steps < self._num_planned_steps and now_s < until_s:
-            now_s += dense_s + context_token_s * num_context
-            num_context += num_decodes
-            num_steps += 1
-        return num_steps, now_s
+        contexts = range(num_context, num_context + num_steps * num_decodes, num_decodes)
+        durations = [dense_s + context_token_s * context for context in contexts]
+        durations[0] += self.clock.now_s
+        return list(accumulate(durations))
 
     def _leap(self, until_s: float) -> None:
         """Take the planned steps that start before ``until_s``; drop the rest of the plan."""
-        if self._num_planned_steps:
-            num_steps, end_s = self._steady_steps(until_s)
-            if num_steps:
-                self._take(num_steps, end_s)
-            self._num_planned_steps = 0
+        ends_s = self._plan_ends_s
+        if ends_s and self.clock.now_s < until_s:
+            last = min(bisect_left(ends_s, until_s), len(ends_s) - 1)  # the first that ends then or later
+            self._take(last + 1, ends_s[last])
+        self._plan_ends_s = []
 
     def _take(self, num_steps: int, end_s: float) -> None:
         scheduler, cost, start_s = self.core.scheduler, self.executor.cost, self.clock.now_s
