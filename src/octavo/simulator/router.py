@@ -127,12 +127,18 @@ class PrefixAwareRouter:
             num_shared += count
             stages.append((sharing, num_shared))
         best, least, missing, seen = -1, 0, 0, 0
+        loads = self._loads.tokens
         for sharing, num_shared in reversed(stages):
+            if sharing == self._everybody:  # no deeper stage is worse for those who are in it, so look at all at once
+                work = num_prompt - num_shared + min(loads)
+                if best < 0 or work < least:
+                    best, least, missing = loads.index(min(loads)), work, num_prompt - num_shared
+                break
             unseen, seen = sharing & ~seen, sharing
             while unseen:
                 replica = (unseen & -unseen).bit_length() - 1
                 unseen &= unseen - 1
-                work = num_prompt - num_shared + self._loads.tokens[replica]
+                work = num_prompt - num_shared + loads[replica]
                 if best < 0 or work < least:
                     best, least, missing = replica, work, num_prompt - num_shared
         self._loads.add(request, best, missing)
