@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 from octavo.backends.base import KVCacheSpec
@@ -42,6 +43,16 @@ class BuiltEngine:
 
 def build_engine(config: EngineConfig) -> BuiltEngine:
     """Fetch the model if need be, load it, and wire everything together."""
+    collects = gc.isenabled()
+    gc.disable()  # a vocabulary is 100,000 new objects and more, all of them here to stay
+    try:
+        return _build(config)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _build(config: EngineConfig) -> BuiltEngine:
     checkpoint = open_checkpoint(resolve_model(config.model))
     if config.quantization is not None:
         checkpoint = quantize_checkpoint(checkpoint, config.quantization)
