@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +84,35 @@ def test_one_backend_serves_many_python_threads() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="threads wait for each other on two cores and more")
+def test_a_busy_neighbour_of_the_lowest_priority_takes_little() -> None:
+    """Threads that wait in a loop for one that is not running lose not a part of their speed, but nearly all."""
+    backend = NativeBackend()
+    weight = backend.prepare_weight([HostTensor.from_array("w", np.ones((1024, 576), np.float32))])
+    x = np.ones((1, 576), np.float32)
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        for _ in range(200):
+            backend.linear(x, weight)
+        return time.perf_counter() - began
+
+    code = (
+        "import os; os.nice(19); os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n"
+        "print(flush=True)\n"
+        "while True: pass"
+    )
+    alone, beside = [], []
+    for _ in range(3):
+        alone.append(seconds())
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as neighbour:
+            assert neighbour.stdout is not None
+            neighbour.stdout.readline()
+            beside.append(seconds())
+            neighbour.kill()
+    assert statistics.median(beside) < 10 * statistics.median(alone)
 
 
 def test_wrong_arrays_are_refused_by_name() -> None:
