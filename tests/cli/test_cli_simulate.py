@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from octavo.cli import calibrate
 from octavo.cli.main import build_parser, main
 from octavo.cli.simulate import find_model, make_deployment
+from octavo.simulator.calibration import MeasuredCostModel, MeasuredProfile
+from octavo.simulator.model_shape import KNOWN_SHAPES
 
 SMALL = "chat:users=300,duration_s=90"
 CONFIG = Path(__file__).parents[1] / "golden" / "models" / "llama" / "config.json"
@@ -66,7 +69,7 @@ def test_a_plan_tells_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ((), "say which workload"),
         (("nowhere.jsonl",), "there is no trace file nowhere.jsonl"),
-        ((SMALL, "--hardware", "abacus"), "--hardware must be h100, h200, a100, l40s or a file from --calibrate"),
+        ((SMALL, "--hardware", "abacus"), "--hardware must be h100, h200, a100, l40s, cpu or a file from --calibrate"),
         ((SMALL, "--router", "random"), "router must be one of"),
         ((SMALL, "--eviction-policy", "mru"), "eviction_policy must be one of lru, "),
         ((SMALL, "--replicas", "0"), "--replicas must be positive, not 0"),
@@ -107,3 +110,33 @@ def test_options_have_the_defaults_that_help_names() -> None:
     arguments = build_parser().parse_args(["simulate", SMALL])
     assert isinstance(arguments, argparse.Namespace)
     assert (arguments.hardware, arguments.router, arguments.block_size) == ("h200", "prefix-aware", 64)
+
+
+def test_this_cpu_is_measured_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second time, and from then on, the figures of the first are taken; on another machine they are not."""
+    asked: list[str] = []
+
+    def measure(model: str, num_rounds: int) -> calibrate.Calibration:
+        asked.append(model)
+        cost = MeasuredCostModel((1, 64), (0.01, 0.02), 1e-5, 1e-8, 1e-9)
+        return calibrate.Calibration(
+            MeasuredProfile(calibrate.this_machine(), 8e9, KNOWN_SHAPES["smollm2-135m"], cost, 0.05), [], []
+        )
+
+    monkeypatch.setenv("OCTAVO_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "measure", measure)
+    command = ("poisson:rate=1,duration_s=20,prompt_tokens=50,output_tokens=5", "--hardware", "cpu", "--json")
+    assert simulate(*command) == 0
+    first = capsys.readouterr()
+    assert "cpu: measuring steps of default" in first.err
+    assert "median error 5.0%" in first.err
+    assert json.loads(first.out)["ttft_s"]["p50"] >= 0.01
+    assert simulate(*command) == 0
+    second = capsys.readouterr()
+    assert "as measured before" in second.err
+    assert second.out == first.out
+    monkeypatch.setattr(calibrate, "this_machine", lambda: "another one")
+    assert simulate(*command) == 0
+    assert asked == ["default", "default"]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from octavo.simulator.simulation import Deployment
     from octavo.simulator.workload import WorkloadRequest
 
+CPU = "cpu"
+"""The profile that is measured here, where it is first asked for."""
+
 _EXAMPLES = """\
 The engine's own scheduler and memory manager make every decision; only the model is replaced by a cost model.
 A workload is a trace file (Mooncake, coding agents, Azure, BurstGPT, ShareGPT; also .gz) or a generator:
@@ -33,8 +36,8 @@ examples:
   octavo simulate conversation_trace.jsonl.gz --replicas 4 --router prefix-aware
   octavo simulate chat:users=2000,duration_s=600 --plan --slo-ttft 1 --slo-tpot 0.05
   octavo simulate poisson:rate=5 --hardware l40s --model qwen3-8b --plot waiting.png
-  octavo simulate --calibrate cpu.json
-  octavo simulate poisson:rate=0.5,prompt_tokens=200 --hardware cpu.json"""
+  octavo simulate poisson:rate=0.5,prompt_tokens=200 --hardware cpu
+  octavo simulate --calibrate machine.json"""
 
 
 def add_parser(commands: options.Subparsers) -> None:
@@ -60,10 +63,13 @@ def _add_replica_options(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="M",
         help="a known shape (llama-3.1-8b, qwen3-32b, …), a config.json, or whatever octavo run takes "
-        "(default: llama-3.1-8b; with --calibrate: default)",
+        "(default: llama-3.1-8b; with --calibrate or cpu: default)",
     )
     group.add_argument(
-        "--hardware", default="h200", metavar="H", help="h100, h200, a100, l40s or a calibrated profile (default: h200)"
+        "--hardware",
+        default="h200",
+        metavar="H",
+        help="h100, h200, a100, l40s, cpu (this one, measured once) or a calibrated profile (default: h200)",
     )
     group.add_argument(
         "--kv-cache-dtype",
@@ -177,6 +183,13 @@ def make_deployment(arguments: argparse.Namespace) -> Deployment:
         if arguments.kv_cache_dtype is not None:
             model = with_kv_cache_dtype(model, arguments.kv_cache_dtype)
         cost, memory_bytes = RooflineCostModel(model, hardware), hardware.memory_bytes
+    elif arguments.hardware == CPU:
+        from octavo.cli.calibrate import this_cpu
+
+        if arguments.kv_cache_dtype is not None:
+            raise ConfigError("cpu is measured with the native cache; leave out --kv-cache-dtype")
+        profile = this_cpu(arguments.model or "default")
+        model, cost, memory_bytes = profile.model, profile.cost, profile.memory_bytes
     elif Path(arguments.hardware).is_file():
         profile = MeasuredProfile.load(Path(arguments.hardware))
         if arguments.model is not None:
@@ -186,7 +199,7 @@ def make_deployment(arguments: argparse.Namespace) -> Deployment:
         model, cost, memory_bytes = profile.model, profile.cost, profile.memory_bytes
     else:
         raise ConfigError(
-            f"--hardware must be {', '.join(PROFILES)} or a file from --calibrate, not {arguments.hardware}"
+            f"--hardware must be {', '.join(PROFILES)}, {CPU} or a file from --calibrate, not {arguments.hardware}"
         )
     given = arguments.kv_cache_gib
     return Deployment(
