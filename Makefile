@@ -1,6 +1,7 @@
-# make demo   build, install, fetch the default model and ask it a question
-# make test   build, install and run the tests (without torch)
-# make native build the extension in place, for running from the source tree
+# make demo           build, install, fetch the default model and ask it a question
+# make test           build, install and run the tests (without torch)
+# make native         build the extension in place, for running from the source tree
+# make test-sanitize  run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
