@@ -82,11 +82,12 @@ class RunningServer:
         return int(children[0]) if children else None
 
     def kill_engine(self) -> None:
-        """``kill -9`` of the engine's process, once there is one."""
+        """``kill -9`` of the engine's process, once there is one; returns when the server has noticed."""
         wait_until(lambda: self.engine_pid() is not None, START_S, "there is an engine")
         pid = self.engine_pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: self.engine_pid() != pid, START_S, "its end is noticed")
 
     @contextlib.contextmanager
     def frozen_engine(self) -> Iterator[Callable[[Callable[[], object], str], None]]:
