@@ -69,10 +69,14 @@ def draw(rows: list[Row], percents: list[float], path: Path) -> None:
     from matplotlib.figure import Figure
 
     traces = list(dict.fromkeys(str(row["trace"]) for row in rows if row["trace"] != "all"))
-    figure = Figure(figsize=(5 * len(traces), 4.2), layout="constrained")
+    num_columns = min(len(traces), 2)
+    num_rows = -(-len(traces) // num_columns)
+    figure = Figure(figsize=(5 * num_columns, 4.2 * num_rows), layout="constrained")
     FigureCanvasAgg(figure)
-    panels: Any = figure.subplots(1, len(traces), squeeze=False)[0]
-    for axes, trace in zip(panels, traces, strict=True):
+    panels: Any = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+    for axes in panels[len(traces) :]:
+        axes.remove()
+    for axes, trace in zip(panels, traces, strict=False):
         axes.set_title(f"{trace}: prompt tokens found in the cache, %", loc="left", fontsize=10)
         axes.set_xscale("log")
         axes.set_xticks(percents, [f"{percent:g}" for percent in percents])
@@ -86,7 +90,16 @@ def draw(rows: list[Row], percents: list[float], path: Path) -> None:
             rates = [float(str(row[f"{percent:g} %"])) for percent in percents]
             axes.plot(percents, rates, color=colour, linewidth=1.8)
             at = number * (len(percents) - 1) // max(len(lines) - 1, 1)  # names spread along the axis
-            axes.annotate(str(row["policy"]), (percents[at], rates[at]), color=colour, fontsize=9, weight="bold")
+            axes.annotate(
+                str(row["policy"]),
+                (percents[at], rates[at]),
+                color=colour,
+                fontsize=9,
+                weight="bold",
+                ha="right" if at else "left",
+                xytext=(-4 if at else 0, 5),
+                textcoords="offset points",
+            )
     figure.savefig(path, dpi=130)
 
 
