@@ -1,6 +1,6 @@
 """Paged attention: checked against the reference backend first, then timed, beside the speed of streaming reads.
 
-    python benchmarks/kernels/bench_attention.py [--json] [--threads N]
+    python benchmarks/kernels/bench_attention.py [--json] [--threads N] [--kv-cache-dtype int8]
 
 Decode reads every key and value once, so its limit is the streaming read speed over the KV bytes; prefill is compared
 with the peak of multiply-adds. Heads are those of the default model.
@@ -40,12 +40,12 @@ def make_batch(num_requests: int, num_new: int, length: int) -> tuple[Batch, Bat
     return batch(num_new), batch(length), num_requests * blocks_each
 
 
-def measure(backend: NativeBackend, case: tuple[int, int, int]) -> dict[str, object]:
+def measure(backend: NativeBackend, case: tuple[int, int, int], dtype: str) -> dict[str, object]:
     """Check, then time."""
     num_requests, num_new, length = case
     timed, filling, num_blocks = make_batch(*case)
     rng = np.random.default_rng(0)
-    spec = KVCacheSpec(1, num_blocks, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, "bfloat16")
+    spec = KVCacheSpec(1, num_blocks, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, dtype)
     k, v = (rng.standard_normal((filling.num_tokens, NUM_KV_HEADS, HEAD_DIM), np.float32) for _ in range(2))
     q = rng.standard_normal((timed.num_tokens, NUM_HEADS, HEAD_DIM), np.float32)
     results = []
@@ -61,7 +61,7 @@ def measure(backend: NativeBackend, case: tuple[int, int, int]) -> dict[str, obj
         start = time.perf_counter()
         backend.paged_attention(q, cache, 0, timed, HEAD_DIM**-0.5)
         best = min(best, time.perf_counter() - start)
-    kv_bytes = 2 * 2 * num_requests * length * NUM_KV_HEADS * HEAD_DIM
+    kv_bytes = num_requests * length * spec.bytes_per_token
     stream = backend.runtime.streaming_bytes_per_s(max(kv_bytes, 1 << 20))
     pairs = num_requests * (num_new * length - num_new * (num_new - 1) // 2)
     flops = 4 * pairs * NUM_HEADS * HEAD_DIM / best
@@ -69,6 +69,7 @@ def measure(backend: NativeBackend, case: tuple[int, int, int]) -> dict[str, obj
     return {
         "isa": backend.plan.isa,
         "threads": backend.num_threads,
+        "kv_cache_dtype": dtype,
         "requests": num_requests,
         "new_tokens": num_new,
         "context": length,
@@ -85,10 +86,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--kv-cache-dtype", default="bfloat16", help="bfloat16, float32 or int8")
     arguments = parser.parse_args()
     backend = NativeBackend(num_threads=arguments.threads)
     for case in CASES:
-        result = measure(backend, case)
+        result = measure(backend, case, arguments.kv_cache_dtype)
         if arguments.json:
             print(json.dumps(result), flush=True)
         else:
