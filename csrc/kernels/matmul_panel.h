@@ -15,15 +15,16 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 // kConverts: widening plain codes by conversion is faster than by look-up.
 // kFewRows: up to here each row group widens for itself. kLatencyPanels: panels at a time for a single row, whose two
 // sums per panel would otherwise wait for each other. kBlockRows: rows at a time of many, two sums each in registers.
+// kPrefetch: bytes ahead, across panels, to ask memory for while few rows stream by; 0: left to the processor.
 #if defined(OCTAVO_ISA_AVX512) || defined(OCTAVO_ISA_AMX)
 constexpr bool kConverts = false;
-constexpr int kFewRows = 8, kLatencyPanels = 1, kBlockRows = 8;
+constexpr int kFewRows = 8, kLatencyPanels = 1, kBlockRows = 8, kPrefetch = 0;
 #elif defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_NEON)
 constexpr bool kConverts = true;
-constexpr int kFewRows = 2, kLatencyPanels = 2, kBlockRows = 3;
+constexpr int kFewRows = 2, kLatencyPanels = 2, kBlockRows = 3, kPrefetch = 16384;
 #else
 constexpr bool kConverts = false;
-constexpr int kFewRows = 1, kLatencyPanels = 1, kBlockRows = 1;
+constexpr int kFewRows = 1, kLatencyPanels = 1, kBlockRows = 1, kPrefetch = 0;
 #endif
 constexpr int kBlockColumns = 128;  // widened at a time: 8 KB
 constexpr int kSharingRows = 64;    // that share one widening: their sums wait in L1 while the columns go by
@@ -90,6 +91,7 @@ void multiply_rows(const PackedMatrix& w, const Codes& codes, int64_t panel, con
     unroll<P>([&](auto j) { unroll<R>([&](auto r) { sum[0][j][r] = sum[1][j][r] = zero_f32(); }); });
     for (int64_t word = 0; word < words; ++word, p += Codes::kBytes, x += Codes::kColumns) {
       unroll<P>([&](auto j) __attribute__((always_inline)) {
+        if constexpr (kPrefetch > 0) __builtin_prefetch(p + j * w.panel_bytes + kPrefetch);
         codes.widen(p + j * w.panel_bytes, [&](auto c, F32x16 values) __attribute__((always_inline)) {
           unroll<R>([&](auto r) __attribute__((always_inline)) {
             sum[c % 2][j][r] = fma(broadcast(x[r * a.padded_columns + c]), values, sum[c % 2][j][r]);
