@@ -15,7 +15,7 @@ from octavo.outputs import CompletionOutput
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.pieces import Piece, end_of, stream_pieces, whole_outputs
 from octavo.server.protocol import ChatCompletionRequest, Message
-from octavo.server.sse import DONE, EventStream, event_of, until_client_leaves
+from octavo.server.sse import DONE, JSON_OR_EVENTS, EventStream, event_of, until_client_leaves
 from octavo.server.state import ServerState, new_id, state_of
 from octavo.server.strict_json import StrictRoute
 from octavo.server.usage import usage_of
@@ -23,7 +23,7 @@ from octavo.server.usage import usage_of
 router = APIRouter(route_class=StrictRoute)
 
 
-@router.post("/v1/chat/completions", tags=["OpenAI"], response_model=None)
+@router.post("/v1/chat/completions", tags=["OpenAI"], response_model=None, responses=JSON_OR_EVENTS)
 async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     arrival_s = time.monotonic()

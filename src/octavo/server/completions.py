@@ -14,7 +14,7 @@ from octavo.outputs import CompletionOutput
 from octavo.server.logprobs import CompletionLogprobs, prompt_logprobs
 from octavo.server.pieces import Piece, end_of, stream_pieces, whole_outputs
 from octavo.server.protocol import CompletionRequest
-from octavo.server.sse import DONE, EventStream, event_of, until_client_leaves
+from octavo.server.sse import DONE, JSON_OR_EVENTS, EventStream, event_of, until_client_leaves
 from octavo.server.state import ServerState, new_id, state_of
 from octavo.server.strict_json import StrictRoute
 from octavo.server.usage import usage_of
@@ -22,7 +22,7 @@ from octavo.server.usage import usage_of
 router = APIRouter(route_class=StrictRoute)
 
 
-@router.post("/v1/completions", tags=["OpenAI"], response_model=None)
+@router.post("/v1/completions", tags=["OpenAI"], response_model=None, responses=JSON_OR_EVENTS)
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Continue a prompt or several, whole or as a stream of server-sent events."""
     arrival_s = time.monotonic()

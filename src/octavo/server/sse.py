@@ -22,6 +22,13 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
+JSON_OR_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "One JSON object, or with `stream` an event for each piece",
+        "content": {"application/json": {"schema": {}}, "text/event-stream": {}},
+    }
+}
+"""What the API page says of an endpoint that can stream."""
 
 MAX_EVENTS_PER_S = 2000
 """Of all streams together: each event is a system call and a wake-up of the client, which a fast engine feels."""
