@@ -93,28 +93,28 @@ def test_half_a_second_request_is_408_too(impatient: RunningServer) -> None:
     assert read_to_end(client).startswith(b"HTTP/1.1 408 ")
 
 
+def send_drops_until_closed(client: socket.socket, drop: bytes) -> None:
+    """Each drop is in time; the server has to end it all the same."""
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < began + 30:
+            client.sendall(drop)
+            time.sleep(TIMEOUT_S / 20)
+    assert time.monotonic() < began + 30
+
+
 def test_a_head_that_comes_in_drops_is_408(impatient: RunningServer) -> None:
     """Each drop is in time; the head is not."""
     client = connect(impatient)
     client.sendall(HEAD)
-    began = time.monotonic()
-    with contextlib.suppress(ConnectionError):
-        while time.monotonic() < began + 30:
-            client.sendall(b"x: y\r\n")
-            time.sleep(TIMEOUT_S / 20)
-    assert time.monotonic() < began + 30
+    send_drops_until_closed(client, b"x: y\r\n")
 
 
 def test_a_body_that_nobody_waits_for_may_not_come_in_drops(impatient: RunningServer) -> None:
     """It is answered before its body has come, and the rest of the body holds nothing for long."""
     client = connect(impatient)
     client.sendall(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n")
-    began = time.monotonic()
-    with contextlib.suppress(ConnectionError):
-        while time.monotonic() < began + 30:
-            client.sendall(b"x")
-            time.sleep(TIMEOUT_S / 20)
-    assert time.monotonic() < began + 30
+    send_drops_until_closed(client, b"x")
 
 
 def test_an_endless_head_is_431(impatient: RunningServer) -> None:
