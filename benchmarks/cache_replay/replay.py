@@ -5,30 +5,29 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from cache_replay.traces import BLOCK_TOKENS, TraceRequest
+from cache_replay.traces import TraceRequest
 
 from octavo.kvcache.eviction import EvictionPolicy, Turn
 from octavo.kvcache.manager import PagedKVCacheManager
 from octavo.namespace import DEFAULT_NAMESPACE
 
-_FILLER = array("i", bytes(4 * (BLOCK_TOKENS - 1)))
 _LAST_TOKEN = array("i", [-1])
 
 
-def replay(requests: Sequence[TraceRequest], capacity: int, policy: EvictionPolicy) -> int:
+def replay(requests: Sequence[TraceRequest], capacity: int, policy: EvictionPolicy, *, block_tokens: int = 2) -> int:
     """Hit blocks over all requests, with ``capacity`` blocks for their full blocks.
 
-    A block's tokens are its id and zeros, so equal ids meet in the prefix cache. Each prompt has one token more than
-    its full blocks (the engine always computes the last one), and the pool one block more, for that token.
+    A block's tokens are its id and zeros, so equal ids meet in the prefix cache. How many zeros decides nothing but the
+    time to hash them, so the manager has blocks of ``block_tokens``; the policy is told of the real ones. Each prompt
+    has one token more than its full blocks (the engine always computes the last one), and the pool one block more, for
+    that token. So ``block_tokens`` must be two at least: in a block of one, that token would count as a full block.
     """
-    manager = PagedKVCacheManager(capacity + 1, BLOCK_TOKENS, policy=policy)
+    manager = PagedKVCacheManager(capacity + 1, block_tokens, policy=policy)
     num_hits = 0
     for number, request in enumerate(requests):
         blocks = request.blocks[:capacity]
-        tokens = array("i")
-        for block in blocks:
-            tokens.append(block)
-            tokens.extend(_FILLER)
+        tokens = array("i", bytes(4 * block_tokens * len(blocks)))
+        tokens[::block_tokens] = array("i", blocks)
         num_full = len(tokens)
         tokens.extend(_LAST_TOKEN)
         name = str(number)

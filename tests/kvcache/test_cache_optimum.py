@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -11,6 +12,7 @@ from cache_replay.traces import BLOCK_TOKENS, TraceRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.kvcache.policies.lru import LRUPolicy
 from octavo.kvcache.policies.registry import POLICY_NAMES, create_policy
 
 CHAINS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=4), min_size=1, max_size=9)
@@ -71,6 +73,43 @@ def test_no_policy_hits_more_than_the_optimum(
         for number, chain in enumerate(chains)
     ]
     assert replay(requests, capacity, create_policy(policy, capacity, BLOCK_TOKENS)) <= optimum(chains, capacity)
+
+
+class Witness(LRUPolicy):
+    """Notes how many blocks each prompt is said to have."""
+
+    learns = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_blocks: list[int] = []
+
+    def begin(self, request_id: str, chain: Sequence[int], now_s: float) -> None:
+        self.num_blocks.append(len(chain))
+
+
+def test_a_policy_sees_the_blocks_of_the_trace_and_no_other() -> None:
+    witness = Witness()
+    chains = [[0, 1, 2], [0, 1], [], [3, 4, 5, 6]]
+    replay([TraceRequest(float(at), chain, 2000, 1, None) for at, chain in enumerate(chains)], 3, witness)
+    assert witness.num_blocks == [3, 2, 0, 3]
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+@settings(max_examples=20, deadline=None)
+@given(paths=CHAINS, capacity=st.integers(1, 6), pause_s=st.sampled_from([0.3, 40.0]))
+def test_small_blocks_are_replayed_like_real_ones(
+    policy: str, paths: list[list[int]], capacity: int, pause_s: float
+) -> None:
+    requests = [
+        TraceRequest(number * pause_s, chain, len(chain) * BLOCK_TOKENS, 10, None)
+        for number, chain in enumerate(block_ids(paths * 3))
+    ]
+    small, real = (
+        replay(requests, capacity, create_policy(policy, capacity, BLOCK_TOKENS), block_tokens=block_tokens)
+        for block_tokens in (2, BLOCK_TOKENS)
+    )
+    assert small == real
 
 
 def test_lru_is_far_from_the_optimum_in_a_loop_that_is_too_long() -> None:
