@@ -75,6 +75,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "octavo.weights.default_model": {"rich"},
     "octavo.engine.progress": {"rich"},
     "octavo.kvcache.policies.reuse_model": {"numpy"},  # where a measurement shows that it pays
+    "octavo.simulator.replica": {"numpy"},  # the same
     "octavo.server": {"fastapi", "prometheus_client", "pydantic", "pydantic_core", "starlette", "uvicorn", "uvloop"},
     "octavo.tokenization": {"tokenizers", "jinja2"},
     "octavo.backends": {"numpy"},

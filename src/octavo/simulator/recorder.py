@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from octavo.request import Request
@@ -39,18 +40,19 @@ class Histogram:
 
     def add(self, value: float, count: int) -> None:
         """Count ``value`` so many times."""
-        bin_ = math.floor(BINS_PER_E * math.log(value))
+        bin_ = _bin(value)
         self._counts[bin_] = self._counts.get(bin_, 0) + count
 
     def add_rising(self, first: float, step: float, num_values: int, count: int) -> None:
         """Count ``first``, ``first + step`` … each ``count`` times."""
-        last = first + step * (num_values - 1)
-        low, high = (math.floor(BINS_PER_E * math.log(value)) for value in (first, last))
-        if low == high:
-            self._counts[low] = self._counts.get(low, 0) + count * num_values
-            return
-        for number in range(num_values):
-            self.add(first + step * number, count)
+        numbers, start = range(num_values), 0
+        while start < num_values:
+            bin_ = _bin(first + step * start)
+            end = num_values
+            if _bin(first + step * (num_values - 1)) > bin_:
+                end = bisect_right(numbers, bin_, start, key=lambda number: _bin(first + step * number))
+            self._counts[bin_] = self._counts.get(bin_, 0) + count * (end - start)
+            start = end
 
     def percentile(self, percent: float) -> float:
         """The middle of the bin where it falls; NaN if nothing was counted."""
@@ -72,6 +74,10 @@ class Histogram:
         """Mean, by the middles of the bins; NaN if nothing was counted."""
         weighted = sum(count * math.exp((bin_ + 0.5) / BINS_PER_E) for bin_, count in self._counts.items())
         return weighted / self.count if self.count else math.nan
+
+
+def _bin(value: float) -> int:
+    return math.floor(BINS_PER_E * math.log(value))
 
 
 class Timeline:

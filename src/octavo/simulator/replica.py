@@ -7,15 +7,18 @@ planned first and taken later, for a request that arrives meanwhile cuts it shor
     now_s         step  step  step  step  step   next_event_s
       ├─────┼─────┼─────┼─────┼─────┤  the next decision
                         ▲ a request arrives: it joins at the next boundary, the leap ends there
+
+This file uses numpy, for the times of the steps of a leap: in pure Python they were a tenth of a simulation.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from octavo.config import CacheConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
@@ -79,7 +82,7 @@ class Replica:
         self._recorder = recorder
         self._on_news = on_news
         self._leaps = leaps
-        self._plan_ends_s: list[float] = []  # of the coming steady steps
+        self._plan_ends_s: NDArray[np.float64] | None = None  # of the coming steady steps
         self._first_token_s: dict[str, float] = {}
         self._last_token_s: dict[str, float] = {}  # of requests that were preempted after their first token
 
@@ -142,13 +145,14 @@ class Replica:
     def _plan(self) -> None:
         """See how far the next decision is."""
         num_steps = self.core.scheduler.num_steady_steps() if self._leaps else 0
-        self._plan_ends_s = self._steady_ends_s(num_steps) if num_steps else []
-        if self._plan_ends_s:
-            self.next_event_s = self._plan_ends_s[-1]
+        self._plan_ends_s = None
+        if num_steps:
+            self._plan_ends_s = self._steady_ends_s(num_steps)
+            self.next_event_s = float(self._plan_ends_s[-1])
         else:
             self.next_event_s = self.clock.now_s if self.core.has_unfinished_requests else math.inf
 
-    def _steady_ends_s(self, num_steps: int) -> list[float]:
+    def _steady_ends_s(self, num_steps: int) -> NDArray[np.float64]:
         """When each of the coming steps ends, if all are steady.
 
         The times are added up one by one, so that they are those of single steps to the last bit.
@@ -157,18 +161,18 @@ class Replica:
         num_decodes, context_token_s = len(decodes), cost.context_token_s
         dense_s = cost.dense_s(num_decodes, num_decodes)
         num_context = sum([len(request.token_ids) for request in decodes])
-        contexts = range(num_context, num_context + num_steps * num_decodes, num_decodes)
-        durations = [dense_s + context_token_s * context for context in contexts]
-        durations[0] += self.clock.now_s
-        return list(accumulate(durations))
+        contexts = np.arange(num_context, num_context + num_steps * num_decodes, num_decodes)
+        durations_s = dense_s + context_token_s * contexts
+        durations_s[0] += self.clock.now_s
+        return np.add.accumulate(durations_s)
 
     def _leap(self, until_s: float) -> None:
         """Take the planned steps that start before ``until_s``; drop the rest of the plan."""
         ends_s = self._plan_ends_s
-        if ends_s and self.clock.now_s < until_s:
-            last = min(bisect_left(ends_s, until_s), len(ends_s) - 1)  # the first that ends then or later
-            self._take(last + 1, ends_s[last])
-        self._plan_ends_s = []
+        if ends_s is not None and self.clock.now_s < until_s:
+            last = min(int(ends_s.searchsorted(until_s)), len(ends_s) - 1)  # the first that ends then or later
+            self._take(last + 1, float(ends_s[last]))
+        self._plan_ends_s = None
 
     def _take(self, num_steps: int, end_s: float) -> None:
         scheduler, cost, start_s = self.core.scheduler, self.executor.cost, self.clock.now_s
