@@ -1,7 +1,7 @@
 """How much of the possible does each eviction policy hit? Real traces through the engine's own KV cache manager.
 
     python benchmarks/cache_policies.py TRACES_FOLDER [--policies lru,reuse] [--traces agents-a,chat]
-        [--percent 1,2,5,10,20] [--plot FILE.png] [--json]
+        [--percent 1,2,5,10,20] [--jobs N] [--plot FILE.png] [--json]
 
 A cell is the share of all prompt tokens that were found in the cache, with a pool of so many percent of the trace's
 distinct blocks (512 tokens each). ``optimum`` is what no policy can exceed, for it knows the future. The last column
@@ -16,6 +16,11 @@ callanjfox/kv-cache-tester, one line for each session). ``reuse`` was tuned on `
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,31 +36,37 @@ OPTIMUM = "optimum"
 COLOURS = ("#777777", "#1f5fa8", "#2c7a3f", "#8a5fa8", "#a8821f", "#c45a11")
 
 
-def hit_rates(requests: list[TraceRequest], policy: str, capacities: list[int]) -> list[float]:
-    """Token hit rate in percent for each capacity, in blocks."""
-    num_tokens = sum(request.num_tokens for request in requests)
-    rates = []
-    for capacity in capacities:
-        if policy == OPTIMUM:
-            num_hits = optimum([request.blocks for request in requests], capacity)
-        else:
-            num_hits = replay(requests, capacity, create_policy(policy, capacity, BLOCK_TOKENS))
-        rates.append(100 * num_hits * BLOCK_TOKENS / num_tokens)
-    return rates
+@lru_cache(maxsize=1)
+def load(folder: Path, trace: str) -> tuple[list[TraceRequest], int, int]:
+    """A trace, with its numbers of prompt tokens and of distinct blocks. Cells of one trace come in a row."""
+    requests = TRACES[trace](folder)
+    num_distinct = len({block for request in requests for block in request.blocks})
+    return requests, sum(request.num_tokens for request in requests), num_distinct
 
 
-def measure(folder: Path, traces: list[str], policies: list[str], percents: list[float]) -> list[Row]:
+def hit_rate(folder: Path, trace: str, policy: str, percent: float) -> float:
+    """Token hit rate of one cell, in percent."""
+    requests, num_tokens, num_distinct = load(folder, trace)
+    capacity = max(1, int(num_distinct * percent / 100))
+    if policy == OPTIMUM:
+        num_hits = optimum([request.blocks for request in requests], capacity)
+    else:
+        num_hits = replay(requests, capacity, create_policy(policy, capacity, BLOCK_TOKENS))
+    return 100 * num_hits * BLOCK_TOKENS / num_tokens
+
+
+def measure(folder: Path, traces: list[str], policies: list[str], percents: list[float], num_jobs: int) -> list[Row]:
+    """All cells, ``num_jobs`` at once, in as many processes."""
+    cells = list(itertools.product(traces, [*policies, OPTIMUM], percents))
+    with ProcessPoolExecutor(num_jobs, get_context("spawn")) as pool:
+        rates = dict(zip(cells, pool.map(hit_rate, itertools.repeat(folder), *zip(*cells, strict=True)), strict=True))
     rows: list[Row] = []
     for trace in traces:
-        requests = TRACES[trace](folder)
-        num_distinct = len({block for request in requests for block in request.blocks})
-        capacities = [max(1, int(num_distinct * percent / 100)) for percent in percents]
-        best = hit_rates(requests, OPTIMUM, capacities)
         for policy in [*policies, OPTIMUM]:
-            rates = best if policy == OPTIMUM else hit_rates(requests, policy, capacities)
-            share = 100 * fmean(rate / most for rate, most in zip(rates, best, strict=True))
+            found = {percent: rates[trace, policy, percent] for percent in percents}
+            share = 100 * fmean(rate / rates[trace, OPTIMUM, percent] for percent, rate in found.items())
             row: dict[str, Value] = {"trace": trace, "policy": policy}
-            row |= {f"{percent:g} %": round(rate, 2) for percent, rate in zip(percents, rates, strict=True)}
+            row |= {f"{percent:g} %": round(rate, 2) for percent, rate in found.items()}
             rows.append(row | {"share_of_optimum": round(share, 2)})
     for policy in policies:
         shares = [float(str(row["share_of_optimum"])) for row in rows if row["policy"] == policy]
@@ -109,6 +120,7 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(POLICY_NAMES), help=f"default: {','.join(POLICY_NAMES)}")
     parser.add_argument("--traces", default=",".join(TRACES), help=f"default: {','.join(TRACES)}")
     parser.add_argument("--percent", default="1,2,5,10,20", help="pool sizes, in %% of distinct blocks")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="cells at once; default: one per CPU")
     parser.add_argument("--plot", type=Path, help="draw a picture into this PNG file")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     arguments = parser.parse_args()
@@ -118,7 +130,7 @@ def main() -> None:
             if name not in known:
                 parser.error(f"unknown {kind} {name!r}; known: {', '.join(known)}")
     percents = [float(percent) for percent in arguments.percent.split(",")]
-    rows = measure(arguments.folder, traces, policies, percents)
+    rows = measure(arguments.folder, traces, policies, percents, arguments.jobs)
     columns = {"trace": "trace", "policy": "policy"} | {f"{percent:g} %": f"{percent:g} %" for percent in percents}
     columns["share_of_optimum"] = "share of optimum, %"
     if arguments.json:
