@@ -110,7 +110,7 @@ def kl_divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="native", help="native, torch, reference, or reference-bfloat16")
+    parser.add_argument("--backend", default="native", help="native, torch, reference, or reference-native")
     parser.add_argument("--model", default="default", help="as octavo run takes it")
     parser.add_argument("--kv-cache-dtype", help="bfloat16, float32 or int8 (default: the backend's own)")
     parser.add_argument("--quantization", help="int8 or int4: of the backend's model, not of the float32 one")
@@ -126,8 +126,8 @@ def main() -> None:
     given = checkpoint
     if arguments.quantization is not None:
         given = quantize_checkpoint(checkpoint, arguments.quantization)
-    if arguments.backend == "reference-bfloat16":
-        backend: Backend = ReferenceBackend("bfloat16")
+    if arguments.backend == "reference-native":
+        backend: Backend = ReferenceBackend("native")
     else:
         backend = create_backend(BackendConfig(backend=arguments.backend))
     own_dtype = backend.default_kv_cache_dtype

@@ -49,7 +49,7 @@ def measure(backend: NativeBackend, case: tuple[int, int, int], dtype: str) -> d
     k, v = (rng.standard_normal((filling.num_tokens, NUM_KV_HEADS, HEAD_DIM), np.float32) for _ in range(2))
     q = rng.standard_normal((timed.num_tokens, NUM_HEADS, HEAD_DIM), np.float32)
     results = []
-    for candidate in (ReferenceBackend("bfloat16"), backend):
+    for candidate in (ReferenceBackend(), backend):
         cache = candidate.allocate_kv_cache(spec)
         candidate.reshape_and_cache(k, v, cache, 0, filling.slot_mapping)
         results.append(candidate.paged_attention(q, cache, 0, timed, HEAD_DIM**-0.5))

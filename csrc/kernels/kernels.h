@@ -7,9 +7,7 @@
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
 int tile_rows(int64_t num_rows);
-void round_row(const float* x, int64_t n, int64_t padded, float* values, uint16_t* bf16, int64_t step);
-void sum_groups(const float* values, int64_t padded, int group, int64_t padded_groups, float* pairs, uint16_t* bf16,
-                int64_t step);
+void round_to_whole(const float* x, int64_t n, int64_t padded, const WholeRow& row, uint8_t* tile_row, int64_t tile_step);
 void matmul(const PackedMatrix&, int64_t first_panel, int64_t end_panel, const Activations&, const MatmulOutput&);
 void rms_norm(const float* x, const float* weight, float epsilon, int64_t n, float* out);
 void add_rows(const float* x, float* residual, int64_t n);

@@ -1,254 +1,213 @@
-// Matmul on packed matrices by tiles: what TDPBF16PS computes is the definition of kernels/packed_matrix.h.
+// Matmul with codes by tiles: the integer sums of kernels/packed_matrix.h, sixteen rows × sixteen features at a time.
 //
-//   codes ──widen──▶ B tiles (L1) ─┐
-//                                  ├─▶ even + odd of a group, M rows × 16 features ──scale──▶ acc, in registers
-//   activations ────▶ A tiles ─────┘
+//   codes ──widen to bytes──▶ B tiles (L1) ─┐
+//                                           ├─▶ high and low sums of a group, M rows × 16 features ──scale──▶ acc
+//   whole numbers, cut into bytes ──▶ A ────┘
 //
-// A panel is widened once for all rows. The work is one stream of steps over panels, rows and groups. Four products are in
-// flight: a step stores the product that was started four steps ago and scales it while its tile works on the next one,
-// so that the tile unit and the vector unit overlap, also from one block of rows to the next.
-// One or two rows are faster by fma: the tile unit takes as long for their loads as for sixteen rows.
+// A whole number is 256 high + low, so its sum with the codes is two products of bytes. Bytes of codes lie in memory as a
+// tile wants them; nibbles are widened once per panel for all rows. The work is one stream of steps over panels, rows and
+// groups, with two steps in flight: a step stores the sums that were started two steps ago and scales them while its
+// tiles work on the next ones, so that the tile unit and the vector unit overlap, also from one block of rows to the next.
+// One or two rows are faster by vectors: the tile unit takes as long for their loads as for sixteen rows.
 #include "kernels/matmul_panel.h"
 #include "kernels/tiles.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
 
-constexpr int kInFlight = 4;                      // result tiles
-constexpr int kMaxRowsByFma = 2;                  // up to here fused multiply-adds win
+constexpr int kInFlight = 2;           // steps
+constexpr int kWidenedAhead = 4;       // groups: long enough for their stores to reach L1
+constexpr int kMaxRowsByVectors = 2;
 
-// Where a thread widens a panel: its groups, then its runs of minima.
-struct WidenedPanel {
-  uint8_t* groups;
-  uint8_t* minima;
-};
+enum class TileCodes { kNibble, kTable, kByte };
 
-template <PackKind kKind, int kGroup, ScaleKind kScale, bool kMinima, int M>
+template <class Arithmetic, TileCodes kCodes, int M>
 class ProductByTiles {
  public:
-  ProductByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, const WidenedPanel& widened)
-      : w_(w), a_(a), o_(o), widened_(widened), num_groups_(w.num_groups()),
-        last_block_((num_groups_ - 1) / kInFlight * kInFlight), sums_((w.group == 32 ? a.sums : a.sums16).tiles),
-        num_sum_runs_(w.num_sum_runs()) {}
+  // `widened` has room for the bytes of a panel's codes.
+  ProductByTiles(const PackedMatrix& w, const Activations& a, const MatmulOutput& o, uint8_t* widened)
+      : arithmetic_(w, a), w_(w), a_(a), o_(o), table_(repeat_bytes(w.values)), widened_(widened), num_groups_(w.num_groups()) {}
 
   void run(int64_t first_panel, int64_t end_panel) {
-    F32x16 acc[M];
-    Place previous{};  // whose last products are in flight
-    for (int64_t panel = first_panel; panel < end_panel; ++panel) {
-      for (int64_t row = 0; row < a_.num_rows; row += M) {
-        const Place place{w_.panel(panel), panel, row};
-        const bool fresh = row == 0;
-        if (fresh) {
-          widen(place, 0, 2 * kInFlight);
-          if constexpr (kMinima) widen_minima(place);
+    const int64_t blocks = (a_.num_rows + M - 1) / M, steps = (end_panel - first_panel) * blocks * num_groups_;
+    Place started{first_panel, 0, 0}, finished = started;
+    unroll<M>([&](auto m) { acc_[m] = zero_f32(); });
+    for (int64_t step = 0; step < steps + kInFlight; step += kInFlight) {
+      unroll<kInFlight>([&](auto i) __attribute__((always_inline)) {
+        const bool pending = step > 0 && step - kInFlight + i < steps;
+        if (pending) collect<i>();
+        if (step + i < steps) {
+          widen(started);
+          start<i>(left_of(started), right_of(started));
+          advance(started);
         }
-        const uint16_t* a = a_.tiles.data + row * a_.tiles.padded_columns;
-        const uint8_t* b = widened_.groups;
-        unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-          const bool pending = previous.base && last_block_ + tile < num_groups_;
-          if (pending) collect<tile>();
-          if (tile < num_groups_) start<tile>(a, b);
-          if (pending) scale<tile>(scales_of(previous, last_block_), acc);
-        });
-        if (previous.base) finish(previous, acc);
-        unroll<M>([&](auto m) { acc[m] = zero_f32(); });
-        previous = place;
-
-        const uint16_t* sums = kMinima ? sums_.data + row * sums_.padded_columns : nullptr;
-        int64_t run = 0;
-        if constexpr (kMinima) _tile_zero(6);
-        for (int64_t g = kInFlight; g <= last_block_; g += kInFlight) {
-          a += kInFlight * kGroupElements;
-          b += kInFlight * kGroupBytes;
-          if (fresh) widen(place, g + kInFlight, g + 2 * kInFlight);
-          const uint8_t* scales = scales_of(place, g - kInFlight);
-          if (g + kInFlight <= num_groups_) {
-            unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-              collect<tile>();
-              start<tile>(a, b);
-              scale<tile>(scales, acc);
-            });
-          } else {
-            unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-              collect<tile>();
-              if (g + tile < num_groups_) start<tile>(a, b);
-              scale<tile>(scales, acc);
-            });
-          }
-          if constexpr (kMinima) {
-            if (run < num_sum_runs_) gather_minima(sums, run++);
-          }
+        if (pending) {
+          scale<i>(finished);
+          if (finished.group + 1 == num_groups_) write(finished);
+          advance(finished);
         }
-        if constexpr (kMinima) {
-          while (run < num_sum_runs_) gather_minima(sums, run++);
-        }
-      }
+      });
     }
-    unroll<kInFlight>([&](auto tile) __attribute__((always_inline)) {
-      if (last_block_ + tile >= num_groups_) return;
-      collect<tile>();
-      scale<tile>(scales_of(previous, last_block_), acc);
-    });
-    finish(previous, acc);
   }
 
  private:
-  // Elements of the left operand, and bytes of the widened right one, from a group's tile to the next group's: with
-  // groups of 16, two share a tile of the left operand, side by side.
-  static constexpr int64_t kGroupElements = M * kGroup;
-  static constexpr int64_t kGroupBytes = kGroup / 2 * kTileBytes;
-  static constexpr int64_t kScaleBytes = kPanel * (kScale == ScaleKind::kF16 ? 2 : 4);
+  static constexpr int kGroup = Arithmetic::kGroup;
+  static constexpr int64_t kGroupBytes = kGroup * kPanel;  // of the right operand
 
   struct Place {
-    const uint8_t* base;  // of the panel
-    int64_t panel, row;
+    int64_t panel, row, group;
   };
 
-  void widen(const Place& place, int64_t first, int64_t end) const {
-    constexpr int64_t code_bytes = kGroup * kPanel * code_bits(kKind) / 8;
-    for (int64_t g = first; g < end && g < num_groups_; ++g) {
-      widen_group<kKind>(w_, place.base + g * code_bytes, kGroup, widened_.groups + g * kGroupBytes);
+  OCTAVO_INLINE void advance(Place& place) const {
+    if (++place.group < num_groups_) return;
+    place.group = 0;
+    if ((place.row += M) < a_.num_rows) return;
+    place.row = 0;
+    ++place.panel;
+  }
+
+  // Groups of nibbles to bytes, while the first rows go by.
+  OCTAVO_INLINE void widen(const Place& place) const {
+    if (kCodes == TileCodes::kByte || place.row > 0) return;
+    if (place.group == 0) {
+      for (int64_t g = 0; g < kWidenedAhead && g < num_groups_; ++g) widen_group(place.panel, g);
+    }
+    if (place.group + kWidenedAhead < num_groups_) widen_group(place.panel, place.group + kWidenedAhead);
+  }
+
+  OCTAVO_INLINE void widen_group(int64_t panel, int64_t group) const {
+    const uint8_t* p = w_.panel(panel) + group * kGroupBytes / 2;
+    uint8_t* target = widened_ + group * kGroupBytes;
+    for (int k = 0; k < kGroup; k += 8, p += 64, target += 128) {
+      const U32x16 x = load_u32(p), nibble = broadcast_u32(0x0f0f0f0f);
+      store_u32(target, value(and_u32(x, nibble)));
+      store_u32(target + 64, value(and_u32(shift_right<4>(x), nibble)));
     }
   }
+  OCTAVO_INLINE U32x16 value(U32x16 codes) const {
+    return kCodes == TileCodes::kTable ? lookup_bytes(table_, codes) : codes;
+  }
 
-  // Two pair rows per group: (high, high) and (low, low).
-  void widen_minima(const Place& place) const {
-    uint8_t* b = widened_.minima;
-    for (int64_t g = 0; g < num_sum_runs_ * sum_run(kGroup); ++g, b += 2 * kTileBytes) {
-      const F32x16 minima = g < num_groups_ ? load_scales<kScale>(place.base + w_.minima_offset, g) : zero_f32();
-      store_pairs(b, high_part(minima), high_part(minima));
-      store_pairs(b + kTileBytes, low_part<kScale>(minima), low_part<kScale>(minima));
+  // High bytes; the low ones are 32 bytes on. Rows are 64 bytes apart; two groups of 16 lie side by side.
+  OCTAVO_INLINE const uint8_t* left_of(const Place& place) const {
+    const int64_t column = place.group * kGroup;
+    return a_.tiles.row(place.row) + column / 32 * a_.tiles.step() + column % 32;
+  }
+  OCTAVO_INLINE const uint8_t* right_of(const Place& place) const {
+    return (kCodes == TileCodes::kByte ? w_.panel(place.panel) : widened_) + place.group * kGroupBytes;
+  }
+
+  // Starts the two products of step i of those in flight. The intrinsics paste tile numbers into assembly, so these must
+  // be literals.
+  template <int i>
+  static OCTAVO_INLINE void start(const uint8_t* a, const uint8_t* b) {
+    _tile_loadd(4, a, kTileBytes);
+    _tile_loadd(6, a + 32, kTileBytes);
+    _tile_loadd(5, b, kTileBytes);
+#define OCTAVO_START(high, low)       \
+  _tile_zero(high);                   \
+  _tile_zero(low);                    \
+  if (kCodes == TileCodes::kByte) {   \
+    _tile_dpbssd(high, 4, 5);         \
+    _tile_dpbusd(low, 6, 5);          \
+  } else {                            \
+    _tile_dpbsud(high, 4, 5);         \
+    _tile_dpbuud(low, 6, 5);          \
+  }
+    if constexpr (i == 0) {
+      OCTAVO_START(0, 1)
+    } else {
+      OCTAVO_START(2, 3)
     }
-  }
-
-  const uint8_t* scales_of(const Place& place, int64_t g) const { return place.base + w_.scales_offset + g * kScaleBytes; }
-
-  // The left operand's tile of group `i` after the one at `a`, a group whose number is even; its rows are 64 bytes apart.
-  static const uint16_t* group_tile(const uint16_t* a, int64_t i) {
-    return kGroup == 32 ? a + i * M * 32 : a + i / 2 * M * 32 + i % 2 * 16;
-  }
-
-  // Starts the product of group kTile after those at a and b. The intrinsics paste tile numbers into assembly, so these
-  // must be literals.
-  template <int kTile>
-  static OCTAVO_INLINE void start(const uint16_t* a, const uint8_t* b) {
-#define OCTAVO_START(tile)                             \
-  if constexpr (kTile == tile) {                       \
-    _tile_zero(tile);                                  \
-    _tile_loadd(4, group_tile(a, tile), kTileBytes);   \
-    _tile_loadd(5, b + tile * kGroupBytes, kTileBytes); \
-    _tile_dpbf16ps(tile, 4, 5);                        \
-  }
-    OCTAVO_START(0)
-    OCTAVO_START(1)
-    OCTAVO_START(2)
-    OCTAVO_START(3)
 #undef OCTAVO_START
   }
 
-  // Moves a finished product from its tile to memory.
-  template <int kTile>
+  // Moves finished sums from their tiles to memory.
+  template <int i>
   OCTAVO_INLINE void collect() {
-    float* product = products_[kTile];
-    if constexpr (kTile == 0) _tile_stored(0, product, kTileBytes);
-    if constexpr (kTile == 1) _tile_stored(1, product, kTileBytes);
-    if constexpr (kTile == 2) _tile_stored(2, product, kTileBytes);
-    if constexpr (kTile == 3) _tile_stored(3, product, kTileBytes);
-  }
-
-  // Adds the product there to the sums, with the scales of group kTile after those at `scales`.
-  template <int kTile>
-  OCTAVO_INLINE void scale(const uint8_t* scales, F32x16 (&acc)[M]) const {
-    const float* product = products_[kTile];
-    const F32x16 factor = load_scales<kScale>(scales, kTile);
-    unroll<M>([&](auto m) { acc[m] = fma(factor, load(product + m * 16), acc[m]); });
-  }
-
-  OCTAVO_INLINE void gather_minima(const uint16_t* sums, int64_t run) const {
-    _tile_loadd(4, group_tile(sums, run), kTileBytes);
-    _tile_loadd(5, widened_.minima + run * kGroupBytes, kTileBytes);
-    _tile_dpbf16ps(6, 4, 5);
-  }
-
-  OCTAVO_INLINE void finish(const Place& place, F32x16 (&acc)[M]) {
-    if constexpr (kMinima) {
-      _tile_stored(6, minima_, kTileBytes);
-      unroll<M>([&](auto m) { acc[m] = add(acc[m], load(minima_ + m * 16)); });
+    if constexpr (i == 0) {
+      _tile_stored(0, high_[0], kTileBytes);
+      _tile_stored(1, low_[0], kTileBytes);
+    } else {
+      _tile_stored(2, high_[1], kTileBytes);
+      _tile_stored(3, low_[1], kTileBytes);
     }
-    const int64_t column = place.panel * kPanel, left = w_.num_features - column;
-    const int lanes = left >= kPanel ? kPanel : static_cast<int>(left);
-    const F32x16 bias = o_.bias ? load_partial(o_.bias + column, lanes) : zero_f32();
-    float* out = o_.out + place.row * o_.stride + column;
-    unroll<M>([&](auto m) {
-      if (place.row + m < a_.num_rows) store_partial(out + m * o_.stride, lanes, o_.bias ? add(acc[m], bias) : acc[m]);
+  }
+
+  // Adds the sums there to the result.
+  template <int i>
+  OCTAVO_INLINE void scale(const Place& place) {
+    const auto factors = arithmetic_.factors(w_.panel(place.panel), place.group);
+    unroll<M>([&](auto m) __attribute__((always_inline)) {
+      const U32x16 high = load_u32(high_[i] + m * 16), low = load_u32(low_[i] + m * 16);
+      const U32x16 sum = add_u32(add_u32(shift_left<8>(high), low), arithmetic_.start(place.row + m, place.group));
+      acc_[m] = arithmetic_.finish(sum, factors, place.row + m, place.group, acc_[m]);
     });
   }
 
+  OCTAVO_INLINE void write(const Place& place) {
+    unroll<M>([&](auto m) __attribute__((always_inline)) {
+      if (place.row + m < a_.num_rows) write_row(w_, place.panel, place.row + m, acc_[m], o_);
+      acc_[m] = zero_f32();
+    });
+  }
+
+  const Arithmetic arithmetic_;
   const PackedMatrix& w_;
   const Activations& a_;
   const MatmulOutput& o_;
-  const WidenedPanel widened_;
-  const int64_t num_groups_, last_block_;  // groups, and the first one of the last four
-  const TiledRows sums_;
-  const int64_t num_sum_runs_;
-  alignas(64) float products_[kInFlight][M * 16];
-  alignas(64) float minima_[M * 16];
+  const U32x16 table_;
+  uint8_t* const widened_;
+  const int64_t num_groups_;
+  F32x16 acc_[M];
+  alignas(64) int32_t high_[kInFlight][M * 16], low_[kInFlight][M * 16];
 };
 
-WidenedPanel widening_space(const PackedMatrix& w) {
+// Memory of this thread for a panel's codes as bytes; null if there is none.
+uint8_t* widening_space(const PackedMatrix& w) {
   struct Space {
     uint8_t* data = nullptr;
     int64_t bytes = 0;
     ~Space() { _mm_free(data); }
   };
   thread_local Space space;
-  const int64_t per_group = w.group / 2 * kTileBytes, group_bytes = w.num_groups() * per_group;
-  const int64_t bytes = group_bytes + w.num_sum_runs() * per_group;
+  const int64_t bytes = w.padded_columns * kPanel;
   if (bytes > space.bytes) {
     _mm_free(space.data);
     space.data = static_cast<uint8_t*>(_mm_malloc(static_cast<size_t>(bytes), 64));
     space.bytes = space.data ? bytes : 0;
   }
-  return {space.data, space.data ? space.data + group_bytes : nullptr};
+  return space.data;
 }
 
-template <PackKind kKind, ScaleKind kScale, bool kMinima, int M>
-void multiply_panels_of(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a,
-                        const MatmulOutput& o, const WidenedPanel& widened) {
-  configure_tiles(M, w.group);
-  if (w.group == 32) {
-    ProductByTiles<kKind, 32, kScale, kMinima, M>(w, a, o, widened).run(first_panel, end_panel);
-  } else if constexpr (kScale == ScaleKind::kF32) {  // the types with groups of 16 have scales that are products
-    ProductByTiles<kKind, 16, kScale, kMinima, M>(w, a, o, widened).run(first_panel, end_panel);
-  }
-}
-
-template <PackKind kKind>
+template <class Arithmetic, TileCodes kCodes>
 void multiply_by_tiles(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a,
-                       const MatmulOutput& o) {
-  const WidenedPanel widened = widening_space(w);
-  if (!widened.groups) return matmul_by_fma(w, first_panel, end_panel, a, o);  // out of memory: slower, the same bits
-  with_scales(w, [&]<ScaleKind s, bool m>() {
-    switch (a.tiles.rows_per_tile) {
-      case 4: multiply_panels_of<kKind, s, m, 4>(w, first_panel, end_panel, a, o, widened); break;
-      case 8: multiply_panels_of<kKind, s, m, 8>(w, first_panel, end_panel, a, o, widened); break;
-      default: multiply_panels_of<kKind, s, m, 16>(w, first_panel, end_panel, a, o, widened);
-    }
-  });
+                       const MatmulOutput& o, uint8_t* widened) {
+  configure_tiles(a.tiles.rows_per_tile, Arithmetic::kGroup);
+  switch (a.tiles.rows_per_tile) {
+    case 4: return ProductByTiles<Arithmetic, kCodes, 4>(w, a, o, widened).run(first_panel, end_panel);
+    case 8: return ProductByTiles<Arithmetic, kCodes, 8>(w, a, o, widened).run(first_panel, end_panel);
+    default: return ProductByTiles<Arithmetic, kCodes, 16>(w, a, o, widened).run(first_panel, end_panel);
+  }
 }
 
 }  // namespace
 
-int tile_rows(int64_t num_rows) { return num_rows <= kMaxRowsByFma ? 0 : num_rows <= 4 ? 4 : num_rows <= 8 ? 8 : 16; }
+int tile_rows(int64_t num_rows) { return num_rows <= kMaxRowsByVectors ? 0 : num_rows <= 4 ? 4 : num_rows <= 8 ? 8 : 16; }
 
 void matmul(const PackedMatrix& w, int64_t first_panel, int64_t end_panel, const Activations& a, const MatmulOutput& o) {
-  if (a.num_rows > kMaxRowsByFma && w.kind == PackKind::kNibble) {
-    multiply_by_tiles<PackKind::kNibble>(w, first_panel, end_panel, a, o);
-  } else if (a.num_rows > kMaxRowsByFma && w.kind == PackKind::kByte) {
-    multiply_by_tiles<PackKind::kByte>(w, first_panel, end_panel, a, o);
-  } else {
-    matmul_by_fma(w, first_panel, end_panel, a, o);
-  }
+  uint8_t* const widened = w.has_codes() && a.tiles.data ? widening_space(w) : nullptr;
+  if (!widened) return matmul_by_vectors(w, first_panel, end_panel, a, o);  // out of memory: slower, the same bits
+  with_code_arithmetic(w, [&]<ScaleKind s, Shift shift, int g>() {
+    using Arithmetic = CodeArithmetic<s, shift, g>;
+    if (w.kind == PackKind::kByte) {
+      multiply_by_tiles<Arithmetic, TileCodes::kByte>(w, first_panel, end_panel, a, o, widened);
+    } else if (stand_for_themselves(w.values)) {
+      multiply_by_tiles<Arithmetic, TileCodes::kNibble>(w, first_panel, end_panel, a, o, widened);
+    } else {
+      multiply_by_tiles<Arithmetic, TileCodes::kTable>(w, first_panel, end_panel, a, o, widened);
+    }
+  });
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

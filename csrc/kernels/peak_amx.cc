@@ -5,7 +5,7 @@
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
 double burn(int64_t steps) {
-  configure_tiles(16, 32);
+  configure_tiles(16, kTileBytes);
   for (int64_t step = 0; step < steps; ++step) {
     _tile_dpbf16ps(0, 4, 5);
     _tile_dpbf16ps(1, 4, 5);

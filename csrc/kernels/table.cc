@@ -5,8 +5,7 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 
 const KernelTable kKernels = {
     .tile_rows = tile_rows,
-    .round_row = round_row,
-    .sum_groups = sum_groups,
+    .round_to_whole = round_to_whole,
     .matmul = matmul,
     .rms_norm = rms_norm,
     .add = add_rows,

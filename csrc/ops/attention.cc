@@ -31,23 +31,35 @@ void check(const AttentionBatch& batch, const KVCache& cache) {
   }
 }
 
-// One item per run of queries × group of heads of a KV head, over all that its rows see.
+// Whether a chunk of all KV heads is a small enough share of the work.
+bool has_many_chunks(const AttentionBatch& batch, int num_threads) {
+  int64_t num_chunks = 0;
+  for (int64_t r = 0; r < batch.num_requests; ++r) num_chunks += (batch.seq_lens[r] + kChunk - 1) / kChunk;
+  return num_chunks >= 8 * num_threads;
+}
+
+// One item per run of queries × group of heads of a KV head, over all that its rows see; of several KV heads if they are
+// joined and few enough rows.
 std::vector<AttentionItem> whole_items(Heads<const float> q, const KVLayout& layout, const AttentionBatch& batch,
-                                       float scale, int64_t sliding_window, Rows<float> out) {
+                                       float scale, int64_t sliding_window, bool join_kv_heads, Rows<float> out) {
   std::vector<AttentionItem> items;
   const int heads_per_kv = static_cast<int>(q.num_heads) / layout.num_kv_heads;
+  const int heads_step = std::min(heads_per_kv, kMaxQueryRows);
   for (int64_t r = 0; r < batch.num_requests; ++r) {
     const int64_t end = batch.query_start_loc[r + 1];
-    const int heads_step = std::min(heads_per_kv, kMaxQueryRows), queries_step = kMaxQueryRows / heads_step;
+    const int queries_step = kMaxQueryRows / heads_step;
     for (int64_t token = batch.query_start_loc[r]; token < end; token += queries_step) {
+      const int num_queries = static_cast<int>(std::min<int64_t>(queries_step, end - token));
+      const int kv_step = join_kv_heads && heads_step == heads_per_kv ? kMaxQueryRows / (num_queries * heads_step) : 1;
       for (int head = 0; head < heads_per_kv; head += heads_step) {
-        for (int kv_head = 0; kv_head < layout.num_kv_heads; ++kv_head) {
+        for (int kv_head = 0; kv_head < layout.num_kv_heads; kv_head += kv_step) {
           AttentionItem item{};
           item.block_table = batch.block_tables.row(r);
           item.first_position = batch.positions[token];
-          item.num_queries = static_cast<int>(std::min<int64_t>(queries_step, end - token));
+          item.num_queries = num_queries;
           item.num_heads = std::min(heads_step, heads_per_kv - head);
-          item.kv_head = kv_head;
+          item.first_kv_head = kv_head;
+          item.num_kv_heads = std::min(kv_step, layout.num_kv_heads - kv_head);
           item.sliding_window = sliding_window;
           item.scale = scale;
           const int64_t first_head = static_cast<int64_t>(kv_head) * heads_per_kv + head;
@@ -73,7 +85,8 @@ void paged_attention(Runtime& runtime, Heads<const float> q, const KVCache& cach
                      float scale, int64_t sliding_window, Rows<float> out) {
   check(batch, cache);
   const KVLayer kv = cache.layer(layer);
-  std::vector<AttentionItem> whole = whole_items(q, cache.layout(), batch, scale, sliding_window, out);
+  const bool join_kv_heads = has_many_chunks(batch, runtime.pool.num_threads());
+  std::vector<AttentionItem> whole = whole_items(q, cache.layout(), batch, scale, sliding_window, join_kv_heads, out);
   int64_t num_chunks = 0;
   for (const AttentionItem& item : whole) num_chunks += item.end_chunk - item.first_chunk;
 

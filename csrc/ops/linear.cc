@@ -1,25 +1,12 @@
 #include "ops/linear.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "runtime/refusal.h"
 
 namespace octavo {
 namespace {
-
-// What the matrices of a weight want of the left operand.
-struct Wants {
-  bool exact = false, rounded = false, sums32 = false, sums16 = false;
-
-  explicit Wants(const Weight& weight) {
-    for (const PackedMatrix& m : weight.matrices()) {
-      (m.is_exact() ? exact : rounded) = true;
-      if (m.has_minima) (m.group == 32 ? sums32 : sums16) = true;
-    }
-  }
-};
 
 // How the panels of a weight are shared out: in pairs, which kernels like, as evenly as whole pairs allow.
 struct Shares {
@@ -38,50 +25,33 @@ struct Shares {
 }  // namespace
 
 LeftOperand allocate_left(Runtime& runtime, int64_t num_rows, const Weight& weight) {
-  const Wants wants(weight);
-  const int64_t padded = weight.padded_columns();
-  const int tile_rows = wants.rounded ? runtime.kernels.tile_rows(num_rows) : 0;
+  bool numbers = false, codes = false;  // of which are the matrices?
+  for (const PackedMatrix& m : weight.matrices()) (m.has_codes() ? codes : numbers) = true;
+  const int tile_rows = codes ? runtime.kernels.tile_rows(num_rows) : 0;
   LeftOperand left{};
+  left.num_rows = num_rows;
+  left.num_columns = weight.num_columns();
+  left.padded_columns = weight.padded_columns();
   left.padded_rows = tile_rows ? (num_rows + tile_rows - 1) / tile_rows * tile_rows : num_rows;
-  const auto floats = [&](Scratch<float>& scratch, int64_t columns) {
-    return scratch.require(static_cast<size_t>(left.padded_rows * columns));
-  };
-  const auto tiles = [&](Scratch<uint16_t>& scratch, int64_t columns) {
-    const size_t count = static_cast<size_t>(left.padded_rows * columns);
-    return TiledRows{tile_rows ? scratch.require(count) : nullptr, tile_rows, columns};
-  };
-  for (Activations* a : {&left.rounded, &left.exact}) {
-    a->num_rows = num_rows;
-    a->num_columns = weight.num_columns();
-    a->padded_columns = padded;
+  const size_t elements = static_cast<size_t>(left.padded_rows * left.padded_columns);
+  if (numbers) left.values = runtime.values.require(elements);
+  if (codes) {
+    left.whole = {runtime.whole_numbers.require(elements), runtime.steps.require(elements / 32),
+                  runtime.sums.require(elements / 32), runtime.sums16.require(elements / 16)};
+    left.tiles = {tile_rows ? runtime.tiles.require(2 * elements) : nullptr, tile_rows, left.padded_columns};
   }
-  if (wants.exact) left.exact.values = floats(runtime.exact_values, padded);
-  if (wants.rounded) {
-    left.rounded.values = floats(runtime.values, padded);
-    left.rounded.tiles = tiles(runtime.tiles, padded);
-  }
-  const int64_t groups = left.rounded.padded_groups(32), groups16 = left.rounded.padded_groups(16);
-  if (wants.sums32) left.rounded.sums = {floats(runtime.sums, groups * 2), tiles(runtime.sum_tiles, groups * 4)};
-  if (wants.sums16) left.rounded.sums16 = {floats(runtime.sums16, groups16 * 2), tiles(runtime.sum16_tiles, groups16 * 4)};
   return left;
 }
 
 void LeftOperand::fill(const KernelTable& kernels, int64_t row, const float* x) const {
-  const int64_t padded = rounded.padded_columns, columns = row < rounded.num_rows ? rounded.num_columns : 0;
-  if (exact.values && columns) {
-    float* values = exact.values + row * padded;
-    std::memcpy(values, x, sizeof(float) * static_cast<size_t>(columns));
-    std::fill(values + columns, values + padded, 0.0f);
+  const int64_t columns = row < num_rows ? num_columns : 0;
+  if (values) {
+    float* target = values + row * padded_columns;
+    std::copy(x, x + columns, target);
+    std::fill(target + columns, target + padded_columns, 0.0f);
   }
-  if (!rounded.values) return;
-  float* values = rounded.values + row * padded;
-  kernels.round_row(x, columns, padded, values, rounded.tiles.row(row), rounded.tiles.step());
-  for (int group : {32, 16}) {
-    const GroupSums& sums = group == 32 ? rounded.sums : rounded.sums16;
-    const int64_t groups = rounded.padded_groups(group);
-    if (!sums.pairs) continue;
-    kernels.sum_groups(values, padded, group, groups, sums.pairs + row * groups * 2, sums.tiles.row(row),
-                       sums.tiles.step());
+  if (whole.numbers) {
+    kernels.round_to_whole(x, columns, padded_columns, whole_row(row), tiles.row(row), tiles.step());
   }
 }
 
@@ -100,8 +70,7 @@ void multiply(Runtime& runtime, const LeftOperand& left, const Weight& weight, c
       const int64_t first = std::max(shares.begin(item), matrix_begin), end = std::min(shares.begin(item + 1), matrix_end);
       if (first < end) {
         const MatmulOutput output{out.data + first_feature, out.stride, bias ? bias + first_feature : nullptr};
-        const Activations& a = m.is_exact() ? left.exact : left.rounded;
-        runtime.kernels.matmul(m, first - matrix_begin, end - matrix_begin, a, output);
+        runtime.kernels.matmul(m, first - matrix_begin, end - matrix_begin, left, output);
       }
       matrix_begin = matrix_end;
       first_feature += m.num_features;

@@ -8,9 +8,8 @@ namespace octavo {
 
 // The left operand of a product, in the forms that a weight's matrices want. It lies in the runtime's scratch memory:
 // the next one takes its place.
-struct LeftOperand {
-  Activations rounded, exact;  // `values` is null where no matrix wants the form
-  int64_t padded_rows;         // rows to fill; those from num_rows on are zero
+struct LeftOperand : Activations {  // `values` and `whole` are null where no matrix wants the form
+  int64_t padded_rows;              // rows to fill; those from num_rows on are zero
 
   // Row `row` from x, which is ignored for a padding row.
   void fill(const KernelTable& kernels, int64_t row, const float* x) const;

@@ -19,8 +19,10 @@ struct Runtime {
   PageArena weights;  // what weights are packed into
   std::mutex mutex;  // held by the op that runs: it owns the scratch memory below
 
-  Scratch<float> values, exact_values, sums, sums16, partials, decoder;
-  Scratch<uint16_t> tiles, sum_tiles, sum16_tiles;
+  Scratch<float> values, steps, partials, decoder;
+  Scratch<int16_t> whole_numbers;
+  Scratch<GroupSum> sums, sums16;
+  Scratch<uint8_t> tiles;
 };
 
 // Rows [num_rows, num_columns] of a caller's array, `stride` elements apart.

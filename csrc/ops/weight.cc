@@ -29,14 +29,13 @@ PackedMatrix layout_of(const BlockFormat& format, int64_t num_features, int64_t 
   m.num_columns = num_columns;
   m.padded_columns = (num_columns + kDepth - 1) / kDepth * kDepth;
   const int64_t scale_bytes = m.scale_kind == ScaleKind::kNone ? 0 : m.scale_kind == ScaleKind::kF16 ? 2 : 4;
-  m.scales_offset = m.padded_columns * kPanel * code_bits(m.kind) / 8;
+  m.scales_offset = m.padded_columns * kPanel * element_bits(m.kind) / 8;
   m.minima_offset = m.scales_offset + m.num_groups() * kPanel * scale_bytes;
   const int64_t end = m.minima_offset + (m.has_minima ? m.num_groups() * kPanel * scale_bytes : 0);
   m.panel_bytes = (end + 63) / 64 * 64;
-  for (int i = 0; i < 32; ++i) {
-    const float value = format.values ? static_cast<float>(format.values[i % 16]) : 0.0f;
-    m.values[i % 16] = value;
-    m.values_bf16[i] = float_to_bf16(value);
+  if (format.values) {
+    m.offset = -format.values[0];
+    for (int i = 0; i < 16; ++i) m.values[i] = static_cast<uint8_t>(format.values[i] + m.offset);
   }
   return m;
 }
@@ -51,8 +50,11 @@ void place_codes(PackKind kind, const uint8_t* codes, int64_t num_columns, int l
       *words = even | odd << 16;
     }
   } else {
-    for (int64_t k = 0; k < num_columns; k += 4, codes += 4, words += 16) {
-      *words = static_cast<uint32_t>(codes[0]) | codes[2] << 8 | codes[1] << 16 | static_cast<uint32_t>(codes[3]) << 24;
+    for (int64_t k = 0; k < num_columns; k += 8, codes += 8, words += 32) {
+      for (int half = 0; half < 2; ++half) {
+        const uint8_t* c = codes + 2 * half;
+        words[16 * half] = static_cast<uint32_t>(c[0]) | c[4] << 8 | c[1] << 16 | static_cast<uint32_t>(c[5]) << 24;
+      }
     }
   }
 }
@@ -109,11 +111,11 @@ float number_at(const PackedMatrix& m, const uint8_t* panel, int64_t k, int lane
   switch (m.kind) {
     case PackKind::kNibble: {
       const uint16_t word = halves[(k / 8 * kPanel + lane) * 2 + parity];
-      return m.values[(word >> (k % 8 / 2 * 4)) & 15];
+      return static_cast<float>(m.values[(word >> (k % 8 / 2 * 4)) & 15] - m.offset);
     }
     case PackKind::kByte: {
-      const uint16_t word = halves[(k / 4 * kPanel + lane) * 2 + parity];
-      return static_cast<float>(static_cast<int8_t>(word >> (k % 4 / 2 * 8)));
+      const uint16_t word = halves[((k / 8 * 2 + k % 4 / 2) * kPanel + lane) * 2 + parity];
+      return static_cast<float>(static_cast<int8_t>(word >> (k % 8 / 4 * 8)));
     }
     case PackKind::kBf16: return bf16_to_float(halves[(pair * kPanel + lane) * 2 + parity]);
     case PackKind::kF16: return half_to_float(halves[(pair * 2 + parity) * kPanel + lane]);

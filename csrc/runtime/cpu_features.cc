@@ -41,13 +41,18 @@ std::vector<Isa> detect() {
   const bool avx2 = (b & bit_AVX2) && avx && fma && f16c && (xcr0 & kXcr0Avx) == kXcr0Avx;
   if (!avx2) return isas;
   isas.push_back(Isa::kAvx2);
+#if defined(OCTAVO_EMULATE)
+  isas.insert(isas.end(), {Isa::kAvx512, Isa::kAmx});
+  return isas;
+#endif
 
   const unsigned wanted = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-  if ((b & wanted) != wanted || (xcr0 & kXcr0Avx512) != kXcr0Avx512) return isas;
+  const bool avx512 = (b & wanted) == wanted && (c & bit_AVX512VNNI) && (xcr0 & kXcr0Avx512) == kXcr0Avx512;
+  if (!avx512) return isas;
   isas.push_back(Isa::kAvx512);
 
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  const bool tiles = (d & kAmxBf16) && (d & kAmxTile) && (xcr0 & kXcr0Amx) == kXcr0Amx;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
+  const bool tiles = (d & kAmxBf16) && (d & kAmxTile) && (d & kAmxInt8) && (xcr0 & kXcr0Amx) == kXcr0Amx;
   if (tiles && request_amx_permission()) isas.push_back(Isa::kAmx);
   return isas;
 }

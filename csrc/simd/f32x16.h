@@ -6,16 +6,17 @@
 //
 // Lane operations that each header below defines:
 //   zero_f32, broadcast, load, store, load_partial, store_partial, add, sub, mul, div, fma, max, negate
-//   load_once                        a load whose result is used several times
+//   load_once, load_u32_once         a load whose result is used several times
 //   load_f16                         sixteen IEEE halves
 //   load_i8                          sixteen signed bytes
-//   load_pairs(p, even, odd)         thirty-two numbers, those at even and those at odd places; float or bfloat16. Bytes
-//                                    lie apart instead: sixteen that are called even, then sixteen odd ones
-//   store_bf16                       the high halves of lanes that round_to_bf16 gave
-//   bits, from_bits, load_u32, broadcast_u32, shift_left<n>, shift_right<n>, add_u32, and_u32, or_u32
-//   lookup16(table, index)           one of sixteen floats by the low four bits of each lane
-//   signed_byte<b>                   byte b of each lane as float
-//   to_float                         lanes as signed integers, converted
+//   load_even, load_odd              of thirty-two numbers those at even or odd places; float or bfloat16. Bytes lie
+//                                    apart instead: sixteen that are called even, then sixteen odd ones
+//   bits, from_bits, load_u32, broadcast_u32, shift_left<n>, shift_right<n>, add_u32, and_u32
+//   to_float, to_int                 lanes as signed integers, converted; to_int to the nearest, ties to even
+//   store_i16                        lanes as signed integers, their low halves
+//   add_dot_pairs(sum, a, b)         sum + a.low * b.low + a.high * b.high, of the signed 16-bit halves of each lane
+//   low_bytes, high_bytes            the low or high byte of each 16-bit half, sign-extended to it
+//   repeat_bytes, lookup_bytes       a table of sixteen bytes, and each byte's entry: bytes are below 16
 //   select_less(a, b, yes, no)       a < b ? yes : no
 //   select_range(v, low, high, fill) lanes low … high - 1 of v, fill elsewhere
 //   reduce_add, reduce_max           lane i meets lane i + 8, then i + 4, i + 2, i + 1
@@ -37,25 +38,10 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 inline F32x16 even_bf16(U32x16 pairs) { return from_bits(shift_left<16>(pairs)); }
 inline F32x16 odd_bf16(U32x16 pairs) { return from_bits(and_u32(pairs, broadcast_u32(0xffff0000u))); }
 
-inline void load_pairs(const uint16_t* p, F32x16& even, F32x16& odd) {
-  const U32x16 pairs = load_u32(p);
-  even = even_bf16(pairs);
-  odd = odd_bf16(pairs);
-}
+inline F32x16 load_even(const uint16_t* p) { return even_bf16(load_u32(p)); }
+inline F32x16 load_odd(const uint16_t* p) { return odd_bf16(load_u32(p)); }
 
-inline void load_pairs(const int8_t* p, F32x16& even, F32x16& odd) {
-  even = load_i8(p);
-  odd = load_i8(p + 16);
-}
-
-// Rounds to the nearest bfloat16, ties to even, kept as float. A NaN stays a NaN.
-inline F32x16 round_to_bf16(F32x16 x) {
-  const U32x16 u = bits(x);
-  const U32x16 lsb = and_u32(shift_right<16>(u), broadcast_u32(1));
-  const U32x16 rounded = and_u32(add_u32(u, add_u32(lsb, broadcast_u32(0x7fff))), broadcast_u32(0xffff0000u));
-  // The carry would turn a NaN with a full mantissa into zero: NaNs are those that compare unequal to themselves.
-  const F32x16 quiet = from_bits(or_u32(and_u32(u, broadcast_u32(0xffff0000u)), broadcast_u32(0x400000u)));
-  return select_nan(x, quiet, from_bits(rounded));
-}
+inline F32x16 load_even(const int8_t* p) { return load_i8(p); }
+inline F32x16 load_odd(const int8_t* p) { return load_i8(p + 16); }
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

@@ -62,28 +62,26 @@ inline F32x16 load_i8(const int8_t* p) {
           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)))};
 }
 
-inline void deinterleave(const float* p, __m256& even, __m256& odd) {
+template <int parity>
+__m256 every_other(const float* p) {
   const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + 8);
   const __m256 low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
-  even = _mm256_shuffle_ps(low, high, 0x88);
-  odd = _mm256_shuffle_ps(low, high, 0xdd);
+  return _mm256_shuffle_ps(low, high, parity ? 0xdd : 0x88);
 }
-inline void load_pairs(const float* p, F32x16& even, F32x16& odd) {
-  deinterleave(p, even.low, odd.low);
-  deinterleave(p + 16, even.high, odd.high);
-}
-inline void store_bf16(uint16_t* p, F32x16 x) {
-  const __m256i low = _mm256_srli_epi32(_mm256_castps_si256(x.low), 16);
-  const __m256i high = _mm256_srli_epi32(_mm256_castps_si256(x.high), 16);
-  const __m256i mixed = _mm256_packus_epi32(low, high);  // 0-3 8-11 4-7 12-15
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
-}
+inline F32x16 load_even(const float* p) { return {every_other<0>(p), every_other<0>(p + 16)}; }
+inline F32x16 load_odd(const float* p) { return {every_other<1>(p), every_other<1>(p + 16)}; }
 
 inline U32x16 bits(F32x16 x) { return {_mm256_castps_si256(x.low), _mm256_castps_si256(x.high)}; }
 inline F32x16 from_bits(U32x16 x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }
 inline U32x16 load_u32(const void* p) {
   const __m256i* words = static_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+}
+inline U32x16 load_u32_once(const void* p) {
+  U32x16 x = load_u32(p);
+  __asm__("" : "+x"(x.low));
+  __asm__("" : "+x"(x.high));
+  return x;
 }
 inline void store_u32(void* p, U32x16 x) {
   __m256i* words = static_cast<__m256i*>(p);
@@ -104,21 +102,31 @@ U32x16 shift_right(U32x16 x) {
 }
 inline U32x16 add_u32(U32x16 a, U32x16 b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
 inline U32x16 and_u32(U32x16 a, U32x16 b) { return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)}; }
-inline U32x16 or_u32(U32x16 a, U32x16 b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
 
-// Two eight-entry look-ups (which read three bits); the fourth bit, moved to the sign, chooses between them.
-inline __m256 lookup16_half(F32x16 table, __m256i index) {
-  const __m256 below = _mm256_permutevar8x32_ps(table.low, index), above = _mm256_permutevar8x32_ps(table.high, index);
-  return _mm256_blendv_ps(below, above, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
-}
-inline F32x16 lookup16(F32x16 table, U32x16 index) {
-  return {lookup16_half(table, index.low), lookup16_half(table, index.high)};
-}
 inline F32x16 to_float(U32x16 x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
-template <int b>
-F32x16 signed_byte(U32x16 x) {
-  return {_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.low, 24 - 8 * b), 24)),
-          _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.high, 24 - 8 * b), 24))};
+inline U32x16 to_int(F32x16 x) { return {_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high)}; }
+inline void store_i16(int16_t* p, U32x16 x) {
+  const __m256i mixed = _mm256_packs_epi32(x.low, x.high);  // 0-3 8-11 4-7 12-15
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
+}
+// The sum stays a chain: the compiler would rather add products first, and has no registers for them.
+inline U32x16 add_dot_pairs(U32x16 sum, U32x16 a, U32x16 b) {
+  sum.low = _mm256_add_epi32(sum.low, _mm256_madd_epi16(a.low, b.low));
+  __asm__("" : "+x"(sum.low));
+  sum.high = _mm256_add_epi32(sum.high, _mm256_madd_epi16(a.high, b.high));
+  __asm__("" : "+x"(sum.high));
+  return sum;
+}
+inline U32x16 low_bytes(U32x16 x) {
+  return {_mm256_srai_epi16(_mm256_slli_epi16(x.low, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(x.high, 8), 8)};
+}
+inline U32x16 high_bytes(U32x16 x) { return {_mm256_srai_epi16(x.low, 8), _mm256_srai_epi16(x.high, 8)}; }
+inline U32x16 repeat_bytes(const uint8_t* table) {
+  const __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {v, v};
+}
+inline U32x16 lookup_bytes(U32x16 table, U32x16 index) {
+  return {_mm256_shuffle_epi8(table.low, index.low), _mm256_shuffle_epi8(table.high, index.high)};
 }
 
 inline F32x16 negate(F32x16 x) {

@@ -40,20 +40,18 @@ inline F32x16 load_i8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 
-inline void load_pairs(const float* p, F32x16& even, F32x16& odd) {
-  const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
+inline F32x16 load_every_other(const float* p, int parity) {
   const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  even = {_mm512_permutex2var_ps(a, evens, b)};
-  odd = {_mm512_permutex2var_ps(a, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), b)};
+  const __m512i lanes = _mm512_add_epi32(evens, _mm512_set1_epi32(parity));
+  return {_mm512_permutex2var_ps(_mm512_loadu_ps(p), lanes, _mm512_loadu_ps(p + 16))};
 }
-inline void store_bf16(uint16_t* p, F32x16 x) {
-  const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(x.v), 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
-}
+inline F32x16 load_even(const float* p) { return load_every_other(p, 0); }
+inline F32x16 load_odd(const float* p) { return load_every_other(p, 1); }
 
 inline U32x16 bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
 inline F32x16 from_bits(U32x16 x) { return {_mm512_castsi512_ps(x.v)}; }
 inline U32x16 load_u32(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline U32x16 load_u32_once(const void* p) { return load_u32(p); }
 inline void store_u32(void* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 inline U32x16 broadcast_u32(uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
 template <int n>
@@ -66,13 +64,18 @@ U32x16 shift_right(U32x16 x) {
 }
 inline U32x16 add_u32(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline U32x16 and_u32(U32x16 a, U32x16 b) { return {_mm512_and_si512(a.v, b.v)}; }
-inline U32x16 or_u32(U32x16 a, U32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
-inline F32x16 lookup16(F32x16 table, U32x16 index) { return {_mm512_permutexvar_ps(index.v, table.v)}; }
 inline F32x16 to_float(U32x16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
-template <int b>
-F32x16 signed_byte(U32x16 x) {
-  return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(x.v, 24 - 8 * b), 24))};
+inline U32x16 to_int(F32x16 x) { return {_mm512_cvtps_epi32(x.v)}; }
+inline void store_i16(int16_t* p, U32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));
 }
+inline U32x16 add_dot_pairs(U32x16 sum, U32x16 a, U32x16 b) { return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)}; }
+inline U32x16 low_bytes(U32x16 x) { return {_mm512_srai_epi16(_mm512_slli_epi16(x.v, 8), 8)}; }
+inline U32x16 high_bytes(U32x16 x) { return {_mm512_srai_epi16(x.v, 8)}; }
+inline U32x16 repeat_bytes(const uint8_t* table) {
+  return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)))};
+}
+inline U32x16 lookup_bytes(U32x16 table, U32x16 index) { return {_mm512_shuffle_epi8(table.v, index.v)}; }
 
 inline F32x16 negate(F32x16 x) { return {_mm512_castsi512_ps(_mm512_xor_si512(bits(x).v, _mm512_set1_epi32(INT32_MIN)))}; }
 inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 yes, F32x16 no) {

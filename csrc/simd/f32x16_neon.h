@@ -65,11 +65,13 @@ inline F32x16 load_i8(const int8_t* p) {
   return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
           vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))};
 }
-inline void load_pairs(const float* p, F32x16& even, F32x16& odd) {
-  const float32x4x2_t x0 = vld2q_f32(p), x1 = vld2q_f32(p + 8), x2 = vld2q_f32(p + 16), x3 = vld2q_f32(p + 24);
-  even = {x0.val[0], x1.val[0], x2.val[0], x3.val[0]};
-  odd = {x0.val[1], x1.val[1], x2.val[1], x3.val[1]};
+template <int parity>
+F32x16 load_every_other(const float* p) {
+  return {vld2q_f32(p).val[parity], vld2q_f32(p + 8).val[parity], vld2q_f32(p + 16).val[parity],
+          vld2q_f32(p + 24).val[parity]};
 }
+inline F32x16 load_even(const float* p) { return load_every_other<0>(p); }
+inline F32x16 load_odd(const float* p) { return load_every_other<1>(p); }
 
 inline U32x16 bits(F32x16 x) { return OCTAVO_ONE(U32x16, vreinterpretq_u32_f32, x); }
 inline F32x16 from_bits(U32x16 x) { return OCTAVO_ONE(F32x16, vreinterpretq_f32_u32, x); }
@@ -78,19 +80,13 @@ inline U32x16 load_u32(const void* p) {
   return {vreinterpretq_u32_u8(vld1q_u8(bytes)), vreinterpretq_u32_u8(vld1q_u8(bytes + 16)),
           vreinterpretq_u32_u8(vld1q_u8(bytes + 32)), vreinterpretq_u32_u8(vld1q_u8(bytes + 48))};
 }
+inline U32x16 load_u32_once(const void* p) { return load_u32(p); }
 inline void store_u32(void* p, U32x16 x) {
   uint8_t* bytes = static_cast<uint8_t*>(p);
   vst1q_u8(bytes, vreinterpretq_u8_u32(x.q0));
   vst1q_u8(bytes + 16, vreinterpretq_u8_u32(x.q1));
   vst1q_u8(bytes + 32, vreinterpretq_u8_u32(x.q2));
   vst1q_u8(bytes + 48, vreinterpretq_u8_u32(x.q3));
-}
-inline void store_bf16(uint16_t* p, F32x16 x) {
-  const U32x16 u = bits(x);
-  vst1_u16(p, vshrn_n_u32(u.q0, 16));
-  vst1_u16(p + 4, vshrn_n_u32(u.q1, 16));
-  vst1_u16(p + 8, vshrn_n_u32(u.q2, 16));
-  vst1_u16(p + 12, vshrn_n_u32(u.q3, 16));
 }
 inline U32x16 broadcast_u32(uint32_t x) {
   const uint32x4_t v = vdupq_n_u32(x);
@@ -110,27 +106,36 @@ U32x16 shift_right(U32x16 x) {
 }
 inline U32x16 add_u32(U32x16 x, U32x16 y) { return OCTAVO_TWO(U32x16, vaddq_u32, x, y); }
 inline U32x16 and_u32(U32x16 x, U32x16 y) { return OCTAVO_TWO(U32x16, vandq_u32, x, y); }
-inline U32x16 or_u32(U32x16 x, U32x16 y) { return OCTAVO_TWO(U32x16, vorrq_u32, x, y); }
 
-// Sixteen floats are the 64 bytes that one table look-up reaches: byte j of entry i is byte 4 i + j.
-inline F32x16 lookup16(F32x16 table, U32x16 index) {
-  const uint8x16x4_t bytes = {vreinterpretq_u8_f32(table.q0), vreinterpretq_u8_f32(table.q1),
-                              vreinterpretq_u8_f32(table.q2), vreinterpretq_u8_f32(table.q3)};
-  const auto entries = [&](uint32x4_t i) {
-    const uint32x4_t places = vmlaq_n_u32(vdupq_n_u32(0x03020100), vandq_u32(i, vdupq_n_u32(15)), 0x04040404);
-    return vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(places)));
-  };
-  return OCTAVO_ONE(F32x16, entries, index);
-}
 inline float32x4_t convert(uint32x4_t x) { return vcvtq_f32_s32(vreinterpretq_s32_u32(x)); }
 inline F32x16 to_float(U32x16 x) { return OCTAVO_ONE(F32x16, convert, x); }
-template <int b>
-F32x16 signed_byte(U32x16 x) {
-  const auto byte = [](uint32x4_t v) {
-    return vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_u32(vshlq_n_u32(v, 24 - 8 * b)), 24));
-  };
-  return OCTAVO_ONE(F32x16, byte, x);
+inline uint32x4_t nearest(float32x4_t x) { return vreinterpretq_u32_s32(vcvtnq_s32_f32(x)); }
+inline U32x16 to_int(F32x16 x) { return OCTAVO_ONE(U32x16, nearest, x); }
+inline void store_i16(int16_t* p, U32x16 x) {
+  vst1_s16(p, vmovn_s32(vreinterpretq_s32_u32(x.q0)));
+  vst1_s16(p + 4, vmovn_s32(vreinterpretq_s32_u32(x.q1)));
+  vst1_s16(p + 8, vmovn_s32(vreinterpretq_s32_u32(x.q2)));
+  vst1_s16(p + 12, vmovn_s32(vreinterpretq_s32_u32(x.q3)));
 }
+inline uint32x4_t dot_pairs(uint32x4_t x, uint32x4_t y) {
+  const int16x8_t a = vreinterpretq_s16_u32(x), b = vreinterpretq_s16_u32(y);
+  return vreinterpretq_u32_s32(vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
+}
+inline U32x16 add_dot_pairs(U32x16 sum, U32x16 a, U32x16 b) { return add_u32(sum, OCTAVO_TWO(U32x16, dot_pairs, a, b)); }
+inline uint32x4_t extend_low(uint32x4_t x) {
+  return vreinterpretq_u32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_u32(x), 8), 8));
+}
+inline uint32x4_t extend_high(uint32x4_t x) { return vreinterpretq_u32_s16(vshrq_n_s16(vreinterpretq_s16_u32(x), 8)); }
+inline U32x16 low_bytes(U32x16 x) { return OCTAVO_ONE(U32x16, extend_low, x); }
+inline U32x16 high_bytes(U32x16 x) { return OCTAVO_ONE(U32x16, extend_high, x); }
+inline U32x16 repeat_bytes(const uint8_t* table) {
+  const uint32x4_t v = vreinterpretq_u32_u8(vld1q_u8(table));
+  return {v, v, v, v};
+}
+inline uint32x4_t entries(uint32x4_t table, uint32x4_t index) {
+  return vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(table), vreinterpretq_u8_u32(index)));
+}
+inline U32x16 lookup_bytes(U32x16 table, U32x16 index) { return OCTAVO_TWO(U32x16, entries, table, index); }
 
 inline F32x16 select_less(F32x16 x, F32x16 y, F32x16 yes, F32x16 no) {
   return {vbslq_f32(vcltq_f32(x.q0, y.q0), yes.q0, no.q0), vbslq_f32(vcltq_f32(x.q1, y.q1), yes.q1, no.q1),

@@ -44,15 +44,8 @@ inline F32x16 load_f16(const uint16_t* p) { OCTAVO_LANES(F32x16, half_to_float(p
 
 inline F32x16 load_i8(const int8_t* p) { OCTAVO_LANES(F32x16, static_cast<float>(p[i])); }
 
-inline void load_pairs(const float* p, F32x16& even, F32x16& odd) {
-  for (int i = 0; i < 16; ++i) {
-    even.v[i] = p[2 * i];
-    odd.v[i] = p[2 * i + 1];
-  }
-}
-inline void store_bf16(uint16_t* p, F32x16 x) {
-  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(float_bits(x.v[i]) >> 16);
-}
+inline F32x16 load_even(const float* p) { OCTAVO_LANES(F32x16, p[2 * i]); }
+inline F32x16 load_odd(const float* p) { OCTAVO_LANES(F32x16, p[2 * i + 1]); }
 
 inline U32x16 bits(F32x16 x) {
   U32x16 r;
@@ -69,6 +62,7 @@ inline U32x16 load_u32(const void* p) {
   std::memcpy(r.v, p, sizeof r.v);
   return r;
 }
+inline U32x16 load_u32_once(const void* p) { return load_u32(p); }
 inline void store_u32(void* p, U32x16 x) { std::memcpy(p, x.v, sizeof x.v); }
 inline U32x16 broadcast_u32(uint32_t x) { OCTAVO_LANES(U32x16, x); }
 template <int n>
@@ -81,12 +75,34 @@ U32x16 shift_right(U32x16 x) {
 }
 inline U32x16 add_u32(U32x16 a, U32x16 b) { OCTAVO_LANES(U32x16, a.v[i] + b.v[i]); }
 inline U32x16 and_u32(U32x16 a, U32x16 b) { OCTAVO_LANES(U32x16, a.v[i] & b.v[i]); }
-inline U32x16 or_u32(U32x16 a, U32x16 b) { OCTAVO_LANES(U32x16, a.v[i] | b.v[i]); }
-inline F32x16 lookup16(const F32x16& table, U32x16 index) { OCTAVO_LANES(F32x16, table.v[index.v[i] & 15]); }
 inline F32x16 to_float(U32x16 x) { OCTAVO_LANES(F32x16, static_cast<float>(static_cast<int32_t>(x.v[i]))); }
-template <int b>
-F32x16 signed_byte(U32x16 x) {
-  OCTAVO_LANES(F32x16, static_cast<float>(static_cast<int8_t>(x.v[i] >> (8 * b))));
+inline U32x16 to_int(F32x16 x) { OCTAVO_LANES(U32x16, static_cast<uint32_t>(std::lrintf(x.v[i]))); }
+inline void store_i16(int16_t* p, U32x16 x) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(x.v[i]);
+}
+inline uint32_t dot_pair(uint32_t a, uint32_t b) {
+  const auto low = [](uint32_t x) { return static_cast<int32_t>(static_cast<int16_t>(x)); };
+  return static_cast<uint32_t>(low(a) * low(b) + low(a >> 16) * low(b >> 16));
+}
+inline U32x16 add_dot_pairs(U32x16 sum, U32x16 a, U32x16 b) { OCTAVO_LANES(U32x16, sum.v[i] + dot_pair(a.v[i], b.v[i])); }
+inline uint32_t halves(int8_t low, int8_t high) {
+  return static_cast<uint16_t>(low) | static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;
+}
+inline U32x16 low_bytes(U32x16 x) {
+  OCTAVO_LANES(U32x16, halves(static_cast<int8_t>(x.v[i]), static_cast<int8_t>(x.v[i] >> 16)));
+}
+inline U32x16 high_bytes(U32x16 x) {
+  OCTAVO_LANES(U32x16, halves(static_cast<int8_t>(x.v[i] >> 8), static_cast<int8_t>(x.v[i] >> 24)));
+}
+inline U32x16 repeat_bytes(const uint8_t* table) {
+  U32x16 r;
+  for (int i = 0; i < 4; ++i) std::memcpy(r.v + 4 * i, table, 16);
+  return r;
+}
+inline U32x16 lookup_bytes(U32x16 table, U32x16 index) {
+  const uint8_t* entries = reinterpret_cast<const uint8_t*>(table.v);
+  OCTAVO_LANES(U32x16, static_cast<uint32_t>(entries[index.v[i] & 255]) | entries[index.v[i] >> 8 & 255] << 8 |
+                           entries[index.v[i] >> 16 & 255] << 16 | static_cast<uint32_t>(entries[index.v[i] >> 24]) << 24);
 }
 
 inline F32x16 negate(F32x16 x) { OCTAVO_LANES(F32x16, -x.v[i]); }

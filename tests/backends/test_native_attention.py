@@ -113,8 +113,7 @@ def test_sliding_window_is_exact_and_independent_of_chunks(window: int, monkeypa
             expected = expected or got
             assert_equal_bits(got, expected, f"{isa} {block_size} {chunk}")
     for a, b in zip(expected, exact, strict=True):
-        # Weights are rounded to bfloat16: each by at most 2^-9 of itself, and so is their sum.
-        assert np.abs(a - b).max() < 2 * 2.0**-8 * np.abs(b).max() + 1e-5
+        np.testing.assert_allclose(a, b, rtol=0, atol=5e-6)
 
 
 def test_float32_cache_keeps_float32_precision() -> None:
@@ -129,9 +128,7 @@ def test_int8_cache_is_as_close_as_its_codes_are() -> None:
     for x in (context.k, context.v):
         codes, scales = quantize_heads(x[0])
         x[0] = codes * scales[..., np.newaxis]
-    # What is left is that weights of values are rounded to bfloat16, each by at most 2^-9 of itself.
-    exact = context.exact(rounded=False)[0]
-    assert np.abs(got - exact).max() < 2.0**-8 * np.abs(exact).max()
+    np.testing.assert_allclose(got, context.exact(rounded=False)[0], rtol=0, atol=5e-6)
 
 
 def test_int8_codes_are_those_of_the_reference() -> None:

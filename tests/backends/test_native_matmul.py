@@ -7,10 +7,10 @@ import pytest
 
 from octavo.backends.host_tensor import HostTensor, TensorType
 from octavo.backends.native import NativeBackend, cpu_plan
+from octavo.backends.reference import ReferenceBackend
 
 ALL_ISAS = ("scalar", "avx2", "avx512", "amx")
 QUANTIZED = [t for t in TensorType if t.is_quantized]
-UNROUNDED = (TensorType.F32, TensorType.F16)
 
 
 def backend(isa: str, monkeypatch: pytest.MonkeyPatch, num_threads: int = 1) -> NativeBackend:
@@ -50,9 +50,11 @@ def activations(rows: int, columns: int, seed: int = 7) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
 
 
-def round_to_bfloat16(x: np.ndarray) -> np.ndarray:
-    bits = x.view(np.uint32).astype(np.uint64)
-    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
+def whole_numbers(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x [T, K] → 16-bit q [T, K / 32, 32] and float32 steps [T, K / 32, 1]: the groups that meet codes."""
+    groups = x.reshape(len(x), -1, 32)
+    largest = np.abs(groups).max(axis=-1, keepdims=True)
+    return np.rint(groups * (np.float32(32767) / largest)), largest / np.float32(32767)
 
 
 def test_every_isa_of_this_machine_is_tested_and_missing_ones_are_named(record_property, capsys) -> None:
@@ -90,12 +92,16 @@ def test_close_to_float64(type: TensorType) -> None:
     x = activations(9, columns)
     native = NativeBackend()
     got = native.linear(x, native.prepare_weight([tensor]))
-    rounded = x if type in UNROUNDED else round_to_bfloat16(x)
+    rounded = x.astype(np.float64)
+    if type.is_quantized:
+        q, steps = whole_numbers(x)
+        rounded = (q.astype(np.float64) * steps).reshape(x.shape)
+        assert 0 < np.abs(rounded - x).max() <= steps.max() / 2
     dense = tensor.dequantize().astype(np.float64)
-    exact = rounded.astype(np.float64) @ dense.T
+    exact = rounded @ dense.T
     # Each of the additions rounds relative to a partial sum, none larger than the sum of magnitudes (with minima, the
     # magnitude of codes and minima apart).
-    magnitude = np.abs(rounded).astype(np.float64) @ (np.abs(dense) + 0.3).T
+    magnitude = np.abs(rounded) @ (np.abs(dense) + 0.3).T
     assert np.max(np.abs(got - exact) / magnitude) < 40 * 2.0**-24
 
 
@@ -118,8 +124,7 @@ def test_equal_bits_for_every_number_of_threads(type: TensorType, shape: tuple[i
 def test_any_number_of_columns(type: TensorType, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = random_tensor(type, 19, columns, seed=2)
     x = activations(5, columns)
-    rounded = x if type in UNROUNDED else round_to_bfloat16(x)
-    exact = rounded.astype(np.float64) @ tensor.dequantize().astype(np.float64).T
+    exact = x.astype(np.float64) @ tensor.dequantize().astype(np.float64).T
     results = []
     for isa in cpu_plan().available_isas:
         native = backend(isa, monkeypatch)
@@ -187,3 +192,37 @@ def test_denormals_are_flushed_alike_and_the_callers_mode_is_restored(monkeypatc
     for result in results[1:]:
         np.testing.assert_array_equal(result.view(np.int32), results[0].view(np.int32))
     assert np.float32(1e-30) * np.float32(1e-10) > 0, "the caller's own denormals must survive"
+
+
+def test_codes_are_multiplied_as_the_definition_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: whole numbers summed exactly per group, then one fused multiply-add per scale and minimum."""
+    tensor = random_tensor(TensorType.Q4_1, 23, 96, seed=6)
+    x = activations(3, 96)
+    blocks = tensor.data.reshape(23, 3, 20)
+    scales, minima = (blocks[..., i : i + 2].copy().view(np.float16).astype(np.float32)[..., 0] for i in (0, 2))
+    codes = np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=-1).astype(np.int64)  # [23, 3, 32]
+    q, steps = whole_numbers(x)
+    expected = np.zeros((3, 23), np.float32)
+    for g in range(3):
+        sums = q[:, g].astype(np.int64) @ codes[:, g].T
+        totals = q[:, g].astype(np.int64).sum(axis=-1, keepdims=True)
+        # A float64 holds the product of two float32 numbers exactly, and almost every sum of it with a third.
+        scaled = steps[:, g] * sums.astype(np.float32)
+        expected = (scales[:, g].astype(np.float64) * scaled + expected).astype(np.float32)
+        shifted = steps[:, g] * totals.astype(np.float32)
+        expected = (minima[:, g].astype(np.float64) * shifted + expected).astype(np.float32)
+    for isa in cpu_plan().available_isas:
+        native = backend(isa, monkeypatch)
+        np.testing.assert_array_equal(native.linear(x, native.prepare_weight([tensor])), expected, err_msg=isa)
+
+
+@pytest.mark.parametrize("largest", [0.0, 2.0**-126, 2.0**-101, 2.0**-100, 1.0, 2.0**90], ids=str)
+def test_groups_of_any_size_become_whole_numbers(largest: float) -> None:
+    """Groups below 2^-100 are zero, as the reference has them; the others keep 16 bits."""
+    tensor = random_tensor(TensorType.Q8_0, 20, 64, seed=8)
+    x = activations(4, 64)
+    x[:, :32] *= np.float32(largest) / np.abs(x[:, :32]).max()
+    native, reference = NativeBackend(), ReferenceBackend("native")
+    got = native.linear(x, native.prepare_weight([tensor]))
+    expected = reference.linear(x, reference.prepare_weight([tensor]))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * np.abs(expected).max())

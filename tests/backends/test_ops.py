@@ -16,7 +16,7 @@ pytest.register_assert_rewrite("support.op_suite")
 from support.op_suite import *  # noqa: E402, F403
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
-    "reference-bfloat16": lambda: ReferenceBackend("bfloat16"),
+    "reference-native": lambda: ReferenceBackend("native"),
     "native": lambda: create_backend(BackendConfig(backend="native")),
 }
 

@@ -16,19 +16,18 @@ from octavo.backends.host_tensor import HostTensor
 from octavo.backends.reference import attention, linear, norm, rotary
 from octavo.backends.reference import kv_cache as memory
 from octavo.backends.reference import sampling as choice
-from octavo.backends.reference.bfloat16 import round_to_bfloat16
 from octavo.backends.reference.kv_cache import ReferenceKVCache
 from octavo.backends.reference.linear import DenseWeight
 
-Arithmetic = Literal["float32", "bfloat16"]
+Arithmetic = Literal["float32", "native"]
 
 
 class ReferenceBackend:
     """Numpy on the CPU. See :class:`octavo.backends.base.Backend` for what each op means.
 
     Args:
-        arithmetic: ``float32`` computes everything so. ``bfloat16`` rounds what the native backend rounds (activations
-            at a matmul's input, keys and values), to show what that alone costs; the order of sums is numpy's.
+        arithmetic: ``float32`` computes everything so. ``native`` rounds what the native backend rounds (activations
+            that meet quantised weights, keys and values), to show what that alone costs; the order of sums is numpy's.
     """
 
     name = "reference"
@@ -36,7 +35,7 @@ class ReferenceBackend:
 
     def __init__(self, arithmetic: Arithmetic = "float32") -> None:
         self.arithmetic = arithmetic
-        self.default_kv_cache_dtype: str = arithmetic
+        self.default_kv_cache_dtype = "float32" if arithmetic == "float32" else "bfloat16"
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -71,9 +70,8 @@ class ReferenceBackend:
         return linear.embedding(weight, input_ids)
 
     def linear(self, x: Float32, weight: DenseWeight, bias: Float32 | None = None) -> Float32:
-        if self.arithmetic == "bfloat16":
-            x = round_to_bfloat16(x)
-        return linear.linear(x, weight, bias)
+        product = linear.linear if self.arithmetic == "float32" else linear.linear_of_whole_numbers
+        return product(x, weight, bias)
 
     def rms_norm(self, x: Float32, weight: Float32, epsilon: float) -> Float32:
         return norm.rms_norm(x, weight, epsilon)
