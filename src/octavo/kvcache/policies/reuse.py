@@ -11,6 +11,7 @@ does not depend on what was kept.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,7 @@ from octavo.kvcache.eviction import Turn
 from octavo.kvcache.policies.reuse_model import AGE_BINS, AGE_EDGES_S, HazardModel, Profile
 from octavo.kvcache.policies.reuse_segments import Buckets, Segment, log2_class
 
-REFRESH_AFTER = (16, 256)  # requests between two refreshes of the model, at first and at most
-REFRESH_SHARE = 16  # in between: one for so many requests that have ended
+REFRESH_EVERY = 32  # requests that have ended, between two refreshes of the model
 LEARN_FROM = 16  # deepest segments of a chain that teach the model; bounds the learning per request
 REMEMBERED = 64  # blocks whose hashes are kept, per block of the pool
 FORGET_TRIES = 16  # evicted segments that are looked at per request when too many are remembered
@@ -58,7 +58,6 @@ class ReusePolicy:
         self._block_size = block_size
         self.model = HazardModel()
         self._num_ended = 0
-        self._next_refresh = REFRESH_AFTER[0]  # in requests that have ended
         self.clear()
 
     def clear(self) -> None:
@@ -69,6 +68,7 @@ class ReusePolicy:
         self._num_idle = 0  # of these, how many nobody holds
         self._leases: dict[str, _Lease] = {}
         self._wheel: list[OrderedDict[Segment, None]] = [OrderedDict() for _ in range(AGE_BINS)]  # by age, oldest first
+        self._next_move_s = -math.inf  # before then, nothing on the wheel reaches its next bin
         self._buckets = Buckets()
         self._ghosts: OrderedDict[Segment, None] = OrderedDict()  # wholly evicted, in the order of eviction
 
@@ -116,10 +116,8 @@ class ReusePolicy:
                 if not segment.cached:
                     self._ghosts[segment] = None
         self._num_ended += 1
-        if self._num_ended >= self._next_refresh:
+        if self._num_ended % REFRESH_EVERY == 0:
             self.model.refresh()
-            first, most = REFRESH_AFTER
-            self._next_refresh += max(first, min(most, self._num_ended // REFRESH_SHARE))
         self._forget()
 
     # ---- blocks ----------------------------------------------------------------------------------------------
@@ -219,11 +217,16 @@ class ReusePolicy:
 
     def _advance(self, now_s: float) -> None:
         """Move segments on to the age bins they have reached; each bin that one leaves unused is an observation."""
+        if now_s < self._next_move_s:
+            return
+        self._next_move_s = math.inf
         for first in range(AGE_BINS - 2, -1, -1):
             waiting = self._wheel[first]
             while waiting:
                 segment = next(iter(waiting))
-                if segment.last_use_s + AGE_EDGES_S[first + 1] > now_s:
+                leaves_s = segment.last_use_s + AGE_EDGES_S[first + 1]
+                if leaves_s > now_s:
+                    self._next_move_s = min(self._next_move_s, leaves_s)
                     break
                 del waiting[segment]
                 assert segment.profile is not None, segment
@@ -234,14 +237,20 @@ class ReusePolicy:
                         self.model.enter(segment.profile, reached + 1, segment.weight)
                     reached += 1
                 segment.age_bin = reached
-                self._wheel[reached][segment] = None
+                self._wait(segment)
                 if segment.level is not None:
                     self._rank(segment)
+
+    def _wait(self, segment: Segment) -> None:
+        """Until it reaches its next age bin."""
+        self._wheel[segment.age_bin][segment] = None
+        if segment.age_bin < AGE_BINS - 1:
+            self._next_move_s = min(self._next_move_s, segment.last_use_s + AGE_EDGES_S[segment.age_bin + 1])
 
     def _start_ageing(self, segment: Segment, now_s: float, weight: float) -> None:
         self._wheel[segment.age_bin].pop(segment, None)
         segment.last_use_s, segment.weight, segment.age_bin = now_s, weight, 0
-        self._wheel[0][segment] = None
+        self._wait(segment)
         assert segment.profile is not None, segment
         if weight:
             self.model.enter(segment.profile, 0, weight)
@@ -324,7 +333,7 @@ class ReusePolicy:
             segment.profile = self._profile(segment, False, 0, Turn())
         else:
             segment.profile, segment.last_use_s, segment.age_bin = parent.profile, parent.last_use_s, parent.age_bin
-        self._wheel[segment.age_bin][segment] = None
+        self._wait(segment)
         self._segment_of[block] = segment
         return segment
 

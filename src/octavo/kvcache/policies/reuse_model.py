@@ -21,6 +21,8 @@ from itertools import pairwise
 import numpy as np
 
 Features = tuple[tuple[object, ...], ...]
+Observation = tuple[bytes, int, float, float]
+"""``Profile.rows``, age bin, exposure, reuses."""
 
 AGE_EDGES_S = [0.0] + [2.0 ** (k / 2) for k in range(34)]  # 0, 1, then half octaves up to a day
 AGE_BINS = len(AGE_EDGES_S)
@@ -30,8 +32,8 @@ ZONE_OF_BIN = np.minimum(np.arange(AGE_BINS) // 3, ZONES - 1)  # 1.5 octaves of 
 
 PRIOR_RATE = 0.02  # reuses per half octave of age before anything is seen: rate ~ 1 / age, under which the order is LRU
 BASE_EVIDENCE = 0.04  # strength of each prior, in reuses observed: of the rate of an age bin,
-FACTOR_EVIDENCE = 3.0  # of a feature's factor,
-ZONE_EVIDENCE = 20.0  # and of its correction in one zone of ages
+FACTOR_EVIDENCE = 6.0  # of a feature's factor,
+ZONE_EVIDENCE = 40.0  # and of its correction in one zone of ages
 MAX_PROBABILITY = 0.95  # of reuse within one age bin
 ENTRY_SHARE = 0.25  # of an exposure counts on entry: bins that nobody has left yet would else see nothing but reuse
 BATCH = 32  # observations that are learned at once
@@ -76,7 +78,7 @@ class HazardModel:
         self._num_rows = AGE_BINS
         self._row_of: dict[tuple[object, ...], int] = {}
         self._profiles: dict[Features, Profile] = {}
-        self._clear_observations()
+        self._observations: list[Observation] = []
 
     def profile(self, features: Features) -> Profile:
         """The shared record of this combination; each feature is a name followed by its values."""
@@ -90,17 +92,17 @@ class HazardModel:
 
     def enter(self, profile: Profile, age_bin: int, weight: float) -> None:
         """A segment reaches this age bin; ``weight`` is its share of one observation."""
-        self._note(profile, age_bin, ENTRY_SHARE * weight, 0.0)
+        self._observations.append((profile.rows, age_bin, ENTRY_SHARE * weight, 0.0))
 
     def leave(self, profile: Profile, age_bin: int, weight: float, *, reused: bool) -> None:
         """The segment was reused in this age bin, or outlived it."""
-        self._note(profile, age_bin, (1 - ENTRY_SHARE) * weight, weight if reused else 0.0)
+        self._observations.append((profile.rows, age_bin, (1 - ENTRY_SHARE) * weight, weight if reused else 0.0))
 
     def refresh(self) -> None:
         """Learn from all observations so far; the levels follow."""
-        for first in range(0, len(self._observed_rows), BATCH):
-            self._learn(slice(first, first + BATCH))
-        self._clear_observations()
+        for first in range(0, len(self._observations), BATCH):
+            self._learn(self._observations[first : first + BATCH])
+        self._observations.clear()
         self.version += 1
 
     def level(self, profile: Profile, age_bin: int) -> int:
@@ -133,17 +135,11 @@ class HazardModel:
 
     # ---- parts -----------------------------------------------------------------------------------------------
 
-    def _note(self, profile: Profile, age_bin: int, exposure: float, reuse: float) -> None:
-        self._observed_rows.append(profile.rows)
-        self._observed_bins.append(age_bin)
-        self._exposures.append(exposure)
-        self._reuses.append(reuse)
-
-    def _learn(self, batch: slice) -> None:
+    def _learn(self, batch: list[Observation]) -> None:
         """The conjugate update of all numbers that the batch concerns, each with the others held fixed."""
-        bins = np.array(self._observed_bins[batch])
-        exposures, reuses = np.array(self._exposures[batch]), np.array(self._reuses[batch])
-        factors = np.frombuffer(b"".join(self._observed_rows[batch]), np.int64).reshape(len(bins), -1)
+        rows_of_factors, *columns = zip(*batch, strict=True)
+        bins, exposures, reuses = map(np.array, columns)
+        factors = np.frombuffer(b"".join(rows_of_factors), np.int64).reshape(len(bins), -1)
         rows = np.concatenate((bins[:, None], factors, factors + 1 + ZONE_OF_BIN[bins][:, None]), axis=1)
         expected = exposures * np.minimum(np.exp(self._log_means[rows].sum(axis=1)), MAX_PROBABILITY)
         width = rows.shape[1]
@@ -167,9 +163,3 @@ class HazardModel:
                 self._evidence = np.append(self._evidence, np.full(room, ZONE_EVIDENCE))
             self._evidence[row] = FACTOR_EVIDENCE
         return row
-
-    def _clear_observations(self) -> None:
-        self._observed_rows: list[bytes] = []
-        self._observed_bins: list[int] = []
-        self._exposures: list[float] = []
-        self._reuses: list[float] = []
