@@ -33,6 +33,7 @@ from rows import Row, Value, print_rows
 from octavo.kvcache.policies.registry import POLICY_NAMES, create_policy
 
 OPTIMUM = "optimum"
+NAME_HEIGHT = 0.055
 COLOURS = ("#777777", "#1f5fa8", "#2c7a3f", "#8a5fa8", "#a8821f", "#c45a11")
 
 
@@ -74,6 +75,14 @@ def measure(folder: Path, traces: list[str], policies: list[str], percents: list
     return rows
 
 
+def spread(heights: list[float]) -> list[float]:
+    """Heights of names beside the ends of lines, in shares of the panel: in the lines' order, with room for each."""
+    placed: dict[int, float] = {}
+    for number in sorted(range(len(heights)), key=lambda number: -heights[number]):
+        placed[number] = min(heights[number], min(placed.values(), default=2.0) - NAME_HEIGHT)
+    return [placed[number] for number in range(len(heights))]
+
+
 def draw(rows: list[Row], percents: list[float], path: Path) -> None:
     """One panel for each trace; lines carry their names."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -96,21 +105,17 @@ def draw(rows: list[Row], percents: list[float], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         lines = [row for row in rows if row["trace"] == trace]
+        ends = [float(str(row[f"{percents[-1]:g} %"])) for row in lines]
         for number, row in enumerate(lines):
             colour = "black" if row["policy"] == OPTIMUM else COLOURS[number % len(COLOURS)]
-            rates = [float(str(row[f"{percent:g} %"])) for percent in percents]
-            axes.plot(percents, rates, color=colour, linewidth=1.8)
-            at = number * (len(percents) - 1) // max(len(lines) - 1, 1)  # names spread along the axis
-            axes.annotate(
-                str(row["policy"]),
-                (percents[at], rates[at]),
-                color=colour,
-                fontsize=9,
-                weight="bold",
-                ha="right" if at else "left",
-                xytext=(-4 if at else 0, 5),
-                textcoords="offset points",
+            axes.plot(
+                percents, [float(str(row[f"{percent:g} %"])) for percent in percents], color=colour, linewidth=1.8
             )
+        low, high = axes.get_ylim()
+        names = zip(axes.get_lines(), lines, spread([(end - low) / (high - low) for end in ends]), strict=True)
+        for line, row, height in names:
+            style = {"color": line.get_color(), "fontsize": 9, "weight": "bold", "va": "center"}
+            axes.text(1.01, height, str(row["policy"]), transform=axes.transAxes, **style)
     figure.savefig(path, dpi=130)
 
 
