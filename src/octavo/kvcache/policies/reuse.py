@@ -41,7 +41,7 @@ class ReusePolicy:
 
     Cost: ``add``, ``remove`` and ``evict`` are O(1) (``evict`` amortised; O(levels) at worst). ``begin`` and ``end``
     are O(blocks of the request) plus at most 16 new observations, of which each is learned up to 35 times in its life,
-    typically 6. That is about 0.5 ms of CPU time per finished request for chat (a few segments), and 2 ms for a coding
+    typically 6. That is about 0.6 ms of CPU time per finished request for chat (a few segments), and 2 ms for a coding
     agent's prompt (30 segments, 100,000 tokens). Nothing per step.
 
     Memory: 64 hashes for each block of the pool at most.
