@@ -9,16 +9,22 @@ namespace octavo {
 namespace {
 
 // How the panels of a weight are shared out: in pairs, which kernels like, as evenly as whole pairs allow.
+//
+// Threads claim items in turns, so items that are claimed in turns lie apart, a thread's share of the memory from each
+// other: a thread mostly walks through one range of it, and what it, or the processor, asks for ahead is its own.
 struct Shares {
-  int64_t num_panels, num_items;
+  int64_t num_panels, num_items, num_walks;
 
   // Enough items to balance the threads, each big enough to be worth claiming.
   Shares(int64_t panels, int64_t panel_bytes, int64_t num_rows, int num_threads) : num_panels(panels) {
     const int64_t smallest = std::max<int64_t>(1, 16384 / (panel_bytes * std::max<int64_t>(1, num_rows / 4)));
     num_items = std::clamp<int64_t>(std::min(panels / smallest, num_pairs()), 1, num_threads * 8);
+    num_walks = num_items >= num_threads ? num_threads : 1;
+    num_items -= num_items % num_walks;
   }
 
   int64_t num_pairs() const { return (num_panels + 1) / 2; }
+  int64_t place(int64_t claim) const { return claim % num_walks * (num_items / num_walks) + claim / num_walks; }
   int64_t begin(int64_t item) const { return std::min(num_panels, item * num_pairs() / num_items * 2); }
 };
 
@@ -63,7 +69,8 @@ void multiply(Runtime& runtime, const LeftOperand& left, const Weight& weight, c
     num_bytes += m.num_panels() * m.panel_bytes;
   }
   const Shares shares(num_panels, num_bytes / num_panels, out.num_rows, runtime.pool.num_threads());
-  runtime.pool.for_each(shares.num_items, [&](int64_t item) {
+  runtime.pool.for_each(shares.num_items, [&](int64_t claim) {
+    const int64_t item = shares.place(claim);
     int64_t matrix_begin = 0, first_feature = 0;
     for (const PackedMatrix& m : weight.matrices()) {
       const int64_t matrix_end = matrix_begin + m.num_panels();
