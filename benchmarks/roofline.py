@@ -60,11 +60,8 @@ def draw(rows: list[dict[str, Any]], engines: list[dict[str, Any]], path: Path) 
     flat = first["peak_flops"] / first["flops_per_output_token"]
     passes = [1.0, flat / per_pass, 1024.0]
     axes.plot(passes, [min(per_pass * tokens, flat) for tokens in passes], color="black", linewidth=1.5)
-    axes.annotate(
-        f"memory: {first['stream_bytes_per_s'] / 1e9:.0f} GB/s", (2, per_pass * 2), (-6, 8), textcoords="offset points",
-        rotation=33, rotation_mode="anchor",
-    )  # fmt: skip
-    axes.text(1000, flat * 1.1, f"{first['isa']}: {first['peak_flops'] / 1e12:.1f} TFLOP/s", ha="right")
+    axes.text(1.25, per_pass * 1.05, f"memory: {first['stream_bytes_per_s'] / 1e9:.0f} GB/s")
+    axes.text(passes[1] * 1.2, flat * 1.06, f"{first['isa']}: {first['peak_flops'] / 1e9:,.0f} GFLOP/s")
 
     decode = {row["streams"]: row["decode_tokens_per_s"] for row in rows}
     octavo = {"engine": "octavo", "prefill_tokens_per_s": first["prefill_tokens_per_s"]}
@@ -75,11 +72,12 @@ def draw(rows: list[dict[str, Any]], engines: list[dict[str, Any]], path: Path) 
         width = 2.5 if engine is octavo else 1.2
         axes.plot(list(points), list(points.values()), "o-", color=colour, linewidth=width, markersize=4)
         axes.plot(PREFILL_TOKENS, engine["prefill_tokens_per_s"], "s", color=colour)
-    last = max(decode)
-    for at, values in (
-        (last, {engine["engine"]: points_of(engine)[last] for engine in every}),
-        (PREFILL_TOKENS, {engine["engine"]: engine["prefill_tokens_per_s"] for engine in every}),
-    ):
+    labels: dict[int, dict[str, float]] = {PREFILL_TOKENS: {}}  # by where they stand
+    for engine in every:
+        last, height = max(points_of(engine).items())
+        labels.setdefault(last, {})[engine["engine"]] = height
+        labels[PREFILL_TOKENS][engine["engine"]] = engine["prefill_tokens_per_s"]
+    for at, values in labels.items():
         for name, height in spread(values).items():
             axes.text(at * 1.1, height, name, va="center", color=COLOURS[name])
     axes.set_xscale("log", base=2)
@@ -87,6 +85,9 @@ def draw(rows: list[dict[str, Any]], engines: list[dict[str, Any]], path: Path) 
     ticks = [*decode, PREFILL_TOKENS]
     axes.set_xticks(ticks, [*map(str, decode), f"prefill\nof {PREFILL_TOKENS}"])
     axes.minorticks_off()
+    steps = [tick * 10**power for power in range(1, 6) for tick in (1, 2, 5)]
+    axes.set_ylim(top=flat * 1.5)
+    axes.set_yticks([step for step in steps if axes.get_ylim()[0] <= step <= flat * 1.5])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlim(0.9, 1500)
     axes.set_xlabel("streams that decode together: tokens per reading of the weights")
