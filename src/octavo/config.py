@@ -35,7 +35,7 @@ class CacheConfig:
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
-    eviction_policy: str = "lru"
+    eviction_policy: str = "reuse"
 
     def __post_init__(self) -> None:
         _require_positive(self, "block_size", "num_blocks", "kv_cache_memory_bytes")
