@@ -3,7 +3,8 @@
     python benchmarks/kernels/bench_matmul.py [--json] [--type Q4_1] [--rows 1,8,64,512] [--threads N]
 
 Shapes are those of the default model. ``fraction`` compares with the machine's yardstick of the same run: streaming
-reads of the weight's bytes where those are the limit (one row), else the peak of multiply-adds.
+reads of the weight's bytes where those are the limit (one row), else the peak of float multiply-adds, which products of
+quantised weights may pass: they are integer ones.
 """
 
 from __future__ import annotations

@@ -32,12 +32,9 @@ float round_group(F32x16 low, F32x16 high, int16_t* numbers) {
 
 void round_to_whole(const float* x, int64_t n, int64_t padded, const WholeRow& row, uint8_t* tile_row, int64_t tile_step) {
   for (int64_t k = 0; k < padded; k += 32) {
-    const auto sixteen = [&](int64_t first) {
-      return n - first >= 16 ? load(x + first) : load_partial(x + first, static_cast<int>(n - first));
-    };
     int16_t* const numbers = row.numbers + k;
     const int64_t g = k / 32;
-    const float step = row.steps[g] = round_group(sixteen(k), sixteen(k + 16), numbers);
+    const float step = row.steps[g] = round_group(load_up_to(x + k, n - k), load_up_to(x + k + 16, n - k - 16), numbers);
     const int32_t low = sum16(numbers), high = sum16(numbers + 16);
     row.sums[g] = {low + high, step * static_cast<float>(low + high)};
     row.sums16[2 * g] = {low, step * static_cast<float>(low)};

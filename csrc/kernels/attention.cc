@@ -98,12 +98,9 @@ class Walk {
         last_low_(visible(item, item.num_queries - 1).low), first_high_(visible(item, 0).high) {}
 
   void load_queries() {
-    const int head_dim = layout_.head_dim;
     for (int row = 0; row < item_.num_rows(); ++row) {
       const float* q = item_.q + item_.query_of(row) * item_.q_stride + item_.head_of(row) * item_.q_head_stride;
-      for (int d = 0; d < padded_; d += 16) {
-        store(w_.q[row] + d, head_dim - d >= 16 ? load(q + d) : load_partial(q + d, head_dim - d));
-      }
+      for (int d = 0; d < padded_; d += 16) store(w_.q[row] + d, load_up_to(q + d, layout_.head_dim - d));
     }
   }
 

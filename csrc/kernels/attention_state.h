@@ -48,14 +48,7 @@ inline void fold_chunk(RowState& s, float m, float l, const float* sums, int pad
 
 inline void write_result(const RowState& s, float* out, int head_dim) {
   const F32x16 l = broadcast(s.l);
-  for (int d = 0; d < head_dim; d += 16) {
-    const F32x16 result = div(load(s.sums + d), l);
-    if (head_dim - d >= 16) {
-      store(out + d, result);
-    } else {
-      store_partial(out + d, head_dim - d, result);
-    }
-  }
+  for (int d = 0; d < head_dim; d += 16) store_up_to(out + d, head_dim - d, div(load(s.sums + d), l));
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

@@ -5,19 +5,6 @@
 #include "simd/exp.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
-namespace {
-
-F32x16 load_up_to(const float* p, int64_t left) { return left >= 16 ? load(p) : load_partial(p, static_cast<int>(left)); }
-
-void store_up_to(float* p, int64_t left, F32x16 x) {
-  if (left >= 16) {
-    store(p, x);
-  } else {
-    store_partial(p, static_cast<int>(left), x);
-  }
-}
-
-}  // namespace
 
 // x / sqrt(mean(x²) + epsilon) * weight. Four interleaved sums hide the latency of fma; they meet as (0+1) + (2+3).
 void rms_norm(const float* x, const float* weight, float epsilon, int64_t n, float* out) {

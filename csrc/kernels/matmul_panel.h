@@ -28,12 +28,7 @@ constexpr int kSharingRows = 64;   // that share one widening: their sums wait i
 OCTAVO_INLINE void write_row(const PackedMatrix& w, int64_t panel, int64_t row, F32x16 acc, const MatmulOutput& o) {
   const int64_t column = panel * kPanel, left = w.num_features - column;
   float* out = o.out + row * o.stride + column;
-  if (left >= kPanel) {
-    store(out, o.bias ? add(acc, load(o.bias + column)) : acc);
-  } else {
-    const int lanes = static_cast<int>(left);
-    store_partial(out, lanes, o.bias ? add(acc, load_partial(o.bias + column, lanes)) : acc);
-  }
+  store_up_to(out, left, o.bias ? add(acc, load_up_to(o.bias + column, left)) : acc);
 }
 
 // Rows `row … row + R - 1` of the activations times panels `panel … panel + P - 1`.

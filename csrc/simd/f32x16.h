@@ -44,4 +44,16 @@ inline F32x16 load_odd(const uint16_t* p) { return odd_bf16(load_u32(p)); }
 inline F32x16 load_even(const int8_t* p) { return load_i8(p); }
 inline F32x16 load_odd(const int8_t* p) { return load_i8(p + 16); }
 
+// The end of a row: at most `left` numbers.
+inline F32x16 load_up_to(const float* p, int64_t left) {
+  return left >= 16 ? load(p) : load_partial(p, static_cast<int>(left));
+}
+inline void store_up_to(float* p, int64_t left, F32x16 x) {
+  if (left >= 16) {
+    store(p, x);
+  } else {
+    store_partial(p, static_cast<int>(left), x);
+  }
+}
+
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE
